@@ -126,9 +126,7 @@ def test_an_old_bundle_is_refused() -> None:
         Bundle.open("bundles/ridge.rhw")
 
 
-@pytest.mark.parametrize(
-    ("folder", "inputs", "options"), [("ridge", "series", ["--row", "0"]), ("text", "tokens", [])]
-)
+@pytest.mark.parametrize(("folder", "inputs", "options"), [("ridge", "series", ["--row", "0"]), ("text", "tokens", [])])
 def test_an_old_run_folder_is_exported_again(folder: str, inputs: str, options: list[str]) -> None:
     call("export", f"kept/{folder}", *options, "-o", "again.rhw")
     with EdgeRunner("again.rhw", f"{folder}.yaml") as runner:

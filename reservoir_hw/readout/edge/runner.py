@@ -202,12 +202,13 @@ class EdgeRunner:
         """
         steps = whole_number("steps", steps)
         self._check_forecast()
-        if not self.checked(inputs).shape[1]:
+        given = np.asarray(arrays.as_numpy(inputs))
+        if not self.checked(given).shape[1]:
             raise ShapeError("a forecast goes on from a series of at least one step, and this one has none")
-        self.reset(len(inputs))
+        self.reset(len(given))
         outputs = np.empty(0)
-        for start in range(0, inputs.shape[1], _WARMUP_STEPS):
-            outputs = self.run(inputs[:, start : start + _WARMUP_STEPS])[:, -1]
+        for start in range(0, given.shape[1], _WARMUP_STEPS):
+            outputs = self.run(given[:, start : start + _WARMUP_STEPS])[:, -1]
         found = [outputs]
         for step in range(1, steps):
             try:

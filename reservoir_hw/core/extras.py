@@ -11,6 +11,7 @@ _EXTRAS = {
     "serial": ("serial",),
     "store": ("zarr", "fsspec"),
     "data": ("pooch", "h5py"),
+    "tables": ("pandas", "pyarrow", "xarray", "h5netcdf"),
     "report": ("matplotlib", "jinja2"),
     "train": ("lightning", "lightning_fabric", "optuna", "tokenizers"),
     "export": ("onnx", "onnxscript"),

@@ -23,6 +23,9 @@ class ReadConfig(Config):
         default=None, pattern='^[^"\r\n]$', description="what stands between columns; by default ; tab , or blanks"
     )
     decimal: Literal[".", ","] | None = None
+    header: bool | None = Field(
+        default=None, description="whether the table begins with a line of names; by default, as it looks"
+    )
     skip_lines: NonNegativeInt = Field(default=0, description="lines at the top that are not looked at")
 
 
@@ -56,7 +59,7 @@ class TimeConfig(Config):
 
 
 def resolve(file: str, folder: Path) -> Path:
-    """The path that a configuration file in `folder` means. Raises `ConfigurationError` for `data:` without a folder."""
+    """The path that a configuration file in `folder` means. Raises `ConfigurationError` if no folder is set."""
     if not file.startswith(DATA_PREFIX):
         return folder / file
     data = os.environ.get(DATA_VARIABLE)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import bz2
-import csv
 import gzip
 import hashlib
 import io
@@ -11,7 +10,7 @@ import lzma
 import zipfile
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from pathlib import Path
@@ -20,10 +19,14 @@ from typing import Any
 import numpy as np
 
 from reservoir_hw.core.errors import ConfigurationError, MissingExtra
+from reservoir_hw.core.tables.columnar import FrameTable, parquet
 from reservoir_hw.core.tables.configuration import ReadConfig
+from reservoir_hw.core.tables.names import one_of
+from reservoir_hw.core.tables.table import Place, Table, reading, texts_of, times_of
+from reservoir_hw.core.tables.text import TextTable, read_text
 
 TABLE = "table"
-"""The name of the one array of a text or npy file."""
+"""The name of the one array of a text, parquet or npy file."""
 
 _HDF5 = b"\x89HDF\r\n\x1a\n"
 _UNPACK: dict[bytes, Callable[[bytes], bytes]] = {
@@ -35,10 +38,11 @@ _UNPACK: dict[bytes, Callable[[bytes], bytes]] = {
 
 @dataclass(frozen=True)
 class Source:
-    """A file as named arrays.
+    """A file as named arrays and tables.
 
-    `arrays` read when they are sliced where the format allows it. `header` are the names of the columns of a text
-    table, empty where it has none. `notes` are remarks for the user.
+    `arrays` read when they are sliced where the format allows it; a `Table` reads column by column. `header` are the
+    names of the columns of a table, empty where it has none. `notes` are remarks for the user. `reversed_axes` says
+    that the order of axes is not the one in which its program shows them.
     """
 
     path: Path
@@ -47,6 +51,7 @@ class Source:
     arrays: Mapping[str, Any]
     header: Sequence[str] = ()
     notes: list[str] = field(default_factory=list)
+    reversed_axes: bool = False
 
     def array(self, name: str | None) -> Any:
         """The array of that name; None stands for the only one. Raises `ConfigurationError` with near matches."""
@@ -59,18 +64,58 @@ class Source:
             close = get_close_matches(name, known, n=1)
             hint = f"did you mean {close[0]!r}? " if close else ""
             raise ConfigurationError(f"{self.path} has no array {name!r}; {hint}(there are: {_shapes(self)})")
-        try:
+        with reading(f"{self.path}: the array {name!r}"):
             return self.arrays[name]
-        except ValueError as error:
-            raise ConfigurationError(f"{self.path}: the array {name!r} cannot be read: {error}") from error
+
+    def texts(self, column: str | int, what: str, array: str | None = None) -> list[str]:
+        """A column as texts, as they stand; a missing one is "".
+
+        `column` is a name, or a number, in the only array or in `array`; in a file of several arrays it may name one
+        with a single axis. Raises `ConfigurationError` that begins with `what` for a column that is not there.
+        """
+        cells, _, _ = self._cells(column, what, array)
+        return texts_of(cells)
+
+    def times(self, column: str | int, what: str, array: str | None = None) -> np.ndarray:
+        """A column, named as for `texts`, as times: (rows,) in float64.
+
+        Numbers are as they are. Time stamps of ISO 8601 are seconds, without a time zone as if in UTC. Raises
+        `ConfigurationError` for cells that are neither, or missing, with file, line and column.
+        """
+        cells, place, decimal = self._cells(column, what, array)
+        return times_of(cells, place, decimal)
+
+    def _cells(self, column: str | int, what: str, array: str | None) -> tuple[Any, Place, str]:
+        if array is None and len(self.arrays) > 1 and isinstance(column, str):
+            array = column
+        found = self.array(array)
+        where = f"{self.path}" + (f", {array}" if array else "")
+        with reading(where):
+            if isinstance(found, Table):
+                number = one_of(column, found.header, found.shape[1], f"{what}: {where}")
+                decimal = found.decimal if isinstance(found, TextTable) else "."
+                return found.cells(number), lambda row: found.place(row, number), decimal
+            if found.ndim == 2:
+                number = one_of(column, (), found.shape[1], f"{what}: {where}")
+                return np.asarray(found[:, number]), lambda row: f"{where}, row {row}, column {number}", "."
+            if found.ndim != 1:
+                raise ConfigurationError(f"{what}: {where} {found.shape} is no column")
+            return np.asarray(found[:]), lambda row: f"{where}, row {row}", "."
+
+
+def source_of_frame(frame: Any, name: str) -> Source:
+    """A `pandas.DataFrame` as a `Source`; `name` stands for its path in messages."""
+    table = FrameTable(frame, name)
+    return Source(Path(name), table.digest(), 0, {TABLE: table}, table.header)
 
 
 @contextmanager
-def opened(path: Path, text: ReadConfig) -> Iterator[Source]:
+def opened(path: Path, read: ReadConfig) -> Iterator[Source]:
     """The file as a `Source`, as long as the `with` block lasts.
 
-    npy, npz, HDF5 and text are told apart by their content, as is what they are packed with: gz, xz, bz2, or a zip
-    archive of one file. Raises `ConfigurationError` for anything else, `MissingExtra` for HDF5 without h5py.
+    npy, npz, HDF5, NetCDF, MATLAB, parquet and text are told apart by their content, as is what they are packed with:
+    gz, xz, bz2, or a zip archive of one file. Raises `ConfigurationError` for anything else, and `MissingExtra` where
+    the library for a format is not installed.
     """
     try:
         with path.open("rb") as file:
@@ -82,25 +127,34 @@ def opened(path: Path, text: ReadConfig) -> Iterator[Source]:
     content: Any = path
     while (unpacked := _unpacked(content, start, path)) is not None:
         content, start = io.BytesIO(unpacked), unpacked[:1024]
-    notes: list[str] = []
+    with ExitStack() as stack:
+        with reading(str(path)):
+            arrays = _arrays(content, start, path, read, stack)
+        table = arrays.get(TABLE)
+        header = table.header if isinstance(table, Table) else ()
+        yield Source(path, digest, size, arrays, header, reversed_axes=start.startswith(b"MATLAB 7.3"))
+
+
+def _arrays(content: Any, start: bytes, path: Path, read: ReadConfig, stack: ExitStack) -> Mapping[str, Any]:
     if start.startswith(_HDF5) or start[512:].startswith(_HDF5):
-        with _hdf5(path).File(content, "r") as file:
-            yield Source(path, digest, size, _numeric_datasets(file), notes=notes)
-    elif start.startswith(b"PK\x03\x04"):
-        with _numpy(content, path) as archive:
-            yield Source(path, digest, size, archive, notes=notes)
-    elif start.startswith(b"\x93NUMPY"):
-        yield Source(path, digest, size, {TABLE: _numpy(content, path)}, notes=notes)
-    elif start.startswith(b"MATLAB 5.0"):
-        raise ConfigurationError(f"{path} is a MATLAB 5 file: save it with `save -v7.3` (HDF5), or as csv")
-    elif b"\x00" in start and (start.startswith((b"\xff\xfe", b"\xfe\xff")) or _every_other_zero(start)):
+        file = stack.enter_context(_hdf5(path).File(content, "r"))
+        return _netcdf(content, path, stack) if "_NCProperties" in file.attrs else _datasets(file)
+    if start.startswith(b"PK\x03\x04"):
+        return stack.enter_context(_numpy(content))
+    if start.startswith(b"\x93NUMPY"):
+        return {TABLE: _numpy(content)}
+    if start.startswith(b"PAR1"):
+        return {TABLE: parquet(content, str(path))}
+    if start.startswith((b"CDF\x01", b"CDF\x02")):
+        return _netcdf(content, path, stack)
+    if start.startswith(b"MATLAB 5.0"):
+        return _matlab(content, path)
+    if b"\x00" in start and (start.startswith((b"\xff\xfe", b"\xfe\xff")) or _every_other_zero(start)):
         raise ConfigurationError(f"{path} looks like text in UTF-16: save it as UTF-8")
-    elif b"\x00" in start:
-        raise ConfigurationError(f"{path} is neither npy, npz, HDF5 nor text")
-    else:
-        raw = content.getvalue() if isinstance(content, io.BytesIO) else path.read_bytes()
-        table, header = _table(raw, text, path, notes)
-        yield Source(path, digest, size, {TABLE: table}, header, notes)
+    if b"\x00" in start:
+        raise ConfigurationError(f"{path} is neither npy, npz, HDF5, NetCDF, MATLAB, parquet nor text")
+    raw = content.getvalue() if isinstance(content, io.BytesIO) else path.read_bytes()
+    return {TABLE: read_text(raw, read, str(path))}
 
 
 def _every_other_zero(start: bytes) -> bool:
@@ -128,11 +182,8 @@ def _unpacked(content: Any, start: bytes, path: Path) -> bytes | None:
     return None
 
 
-def _numpy(content: Any, path: Path) -> Any:
-    try:
-        return np.load(content, mmap_mode="r" if content is path else None, allow_pickle=False)
-    except (ValueError, OSError, EOFError, zipfile.BadZipFile) as error:
-        raise ConfigurationError(f"{path} cannot be read: {error}") from error
+def _numpy(content: Any) -> Any:
+    return np.load(content, mmap_mode="r" if isinstance(content, Path) else None, allow_pickle=False)
 
 
 def _hdf5(path: Path) -> Any:
@@ -143,7 +194,7 @@ def _hdf5(path: Path) -> Any:
     return h5py
 
 
-def _numeric_datasets(file: Any) -> dict[str, Any]:
+def _datasets(file: Any) -> dict[str, Any]:
     found: dict[str, Any] = {}
 
     def keep(name: str, node: Any) -> None:
@@ -154,95 +205,43 @@ def _numeric_datasets(file: Any) -> dict[str, Any]:
     return found
 
 
+def _netcdf(content: Any, path: Path, stack: ExitStack) -> dict[str, Any]:
+    """Variables with their scale, offset and missing values applied; times are the numbers of the file."""
+    try:
+        import h5netcdf
+        import scipy.io
+        import xarray
+    except ImportError as error:
+        raise MissingExtra(
+            f"{path} is NetCDF, which needs xarray, h5netcdf and scipy: pip install 'reservoir-hw[tables]'"
+        ) from error
+    del h5netcdf, scipy
+    groups = xarray.open_groups(content, decode_times=False, cache=False)
+    for group in groups.values():
+        stack.callback(group.close)
+    return {
+        f"{place.strip('/')}/{name}".lstrip("/"): variable
+        for place, group in groups.items()
+        for name, variable in group.variables.items()
+    }
+
+
+def _matlab(content: Any, path: Path) -> dict[str, Any]:
+    """Arrays of a file before version 7.3; one row, or one column, is an array with a single axis."""
+    try:
+        from scipy.io import loadmat
+    except ImportError as error:
+        raise MissingExtra(f"{path} is MATLAB 5, which needs scipy: pip install 'reservoir-hw[tables]'") from error
+    found = loadmat(content, squeeze_me=True)
+    return {name: value for name, value in found.items() if isinstance(value, np.ndarray) and value.ndim}
+
+
 def _shapes(source: Source) -> str:
     shapes = []
     for name in source.arrays:
         try:
             shapes.append(f"{name} {source.arrays[name].shape}")
-        except ValueError:
+        except (ValueError, OSError):
             # Python objects in an npz file: there, but not for us.
             shapes.append(name)
     return ", ".join(shapes)
-
-
-def _table(raw: bytes, options: ReadConfig, path: Path, notes: list[str]) -> tuple[np.ndarray, list[str]]:
-    """The numbers of a text file (rows, columns), and the names above them."""
-    try:
-        text = raw.decode("utf-8-sig")
-    except UnicodeDecodeError:
-        # Units such as µV, written by instruments of another age.
-        text = raw.decode("latin-1")
-    lines = [(number, line) for number, line in enumerate(text.splitlines(), 1) if line.strip()]
-    lines = [(number, line) for number, line in lines if number > options.skip_lines]
-    at = next((i for i, (_, line) in enumerate(lines) if _numbers(line, *_style(line, options)) is not None), None)
-    if at is None:
-        raise ConfigurationError(
-            f"{path}: there is no line of numbers in it (a column of text, dates say, must be taken out)"
-        )
-    delimiter, decimal = _style(lines[at][1], options)
-    width = len(_split(lines[at][1], delimiter))
-    header: list[str] = []
-    if at > 0:
-        names = _split(lines[at - 1][1].lstrip("#% "), delimiter)
-        if len(names) == width:
-            header = names
-        else:
-            notes.append(f"{path}: the line above the numbers has {len(names)} names for {width} columns, ignored")
-    rows = [(number, line) for number, line in lines[at:] if line.lstrip()[0] not in "#%"]
-    return _parsed(rows, delimiter, decimal, width, path), header
-
-
-def _parsed(rows: Sequence[tuple[int, str]], delimiter: str | None, decimal: str, width: int, path: Path) -> np.ndarray:
-    plain = (line.replace(",", ".") if decimal == "," else line for _, line in rows)
-    try:
-        return np.loadtxt(plain, delimiter=delimiter, comments=None, quotechar='"', ndmin=2)
-    except ValueError:
-        # Empty fields, which are NaN here, or something that is no number: found line by line.
-        values = np.empty((len(rows), width))
-    for index, (number, line) in enumerate(rows):
-        fields = _split(line, delimiter)
-        found = _numbers(line, delimiter, decimal)
-        if found is None:
-            wrong = next(f for f in fields if _number(f, decimal) is None)
-            raise ConfigurationError(f"{path}, line {number}: {wrong!r} is not a number")
-        if len(found) != width:
-            raise ConfigurationError(f"{path}, line {number}: {len(found)} columns, the lines before have {width}")
-        values[index] = found
-    return values
-
-
-def _style(line: str, options: ReadConfig) -> tuple[str | None, str]:
-    """Delimiter (None: blanks) and decimal sign, as given or as the line looks."""
-    delimiter = options.delimiter or next((d for d in (";", "\t") if d in line), None)
-    if delimiter is None and "," in line and options.decimal != ",":
-        delimiter = ","
-    decimal = options.decimal or ("," if delimiter != "," and "," in line and "." not in line else ".")
-    return delimiter, decimal
-
-
-def _split(line: str, delimiter: str | None) -> list[str]:
-    if '"' in line and (delimiter is None or len(delimiter) == 1):
-        # A quoted name may hold what stands between columns.
-        quoted = next(
-            csv.reader([line if delimiter else line.strip()], delimiter=delimiter or " ", skipinitialspace=True)
-        )
-        return [part.strip() for part in quoted if part or delimiter]
-    if delimiter is None:
-        return line.split()
-    return [part.strip().strip('"') for part in line.split(delimiter)]
-
-
-def _numbers(line: str, delimiter: str | None, decimal: str) -> list[float] | None:
-    """The numbers of a line; None if the line is empty or has something that is not a number."""
-    fields = _split(line, delimiter)
-    values = [value for value in (_number(f, decimal) for f in fields) if value is not None]
-    return values if len(values) == len(fields) and any(fields) else None
-
-
-def _number(text: str, decimal: str) -> float | None:
-    if not text:
-        return float("nan")
-    try:
-        return float(text.replace(",", ".") if decimal == "," else text)
-    except ValueError:
-        return None

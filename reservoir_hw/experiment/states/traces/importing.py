@@ -15,7 +15,7 @@ from reservoir_hw.core.errors import ConfigurationError
 from reservoir_hw.core.spec import Identity, ReservoirSpec
 from reservoir_hw.core.store import Region, StateStore
 from reservoir_hw.core.tables.columns import Columns, choose
-from reservoir_hw.core.tables.configuration import ColumnsConfig, resolve
+from reservoir_hw.core.tables.configuration import resolve
 from reservoir_hw.core.tables.sources import Source, opened
 from reservoir_hw.experiment.states.drive import OnSteps
 from reservoir_hw.experiment.states.progress import Progress, StepCounter
@@ -174,8 +174,7 @@ class _Part:
 
 def _broken(columns: Columns, row: int, column: int, what: str) -> str:
     return (
-        f"{what}: {columns.where}, row {row} (0 is the first row of numbers), column {columns.names[column]!r}: "
-        'not a finite number below 9e37 (by 9.9e37 instruments say "over range")'
+        f'{what}: {columns.place(row, column)}: not a finite number below 9e37 (by 9.9e37 instruments say "over range")'
     )
 
 
@@ -252,18 +251,18 @@ def _clock(parts: Sequence[_Part], config: MappingConfig, notes: list[str]) -> d
         return None if period is None else {"mean_s": period}
     steps = []
     for part in parts:
-        array = part.source.array(config.time.array)
-        columns = None if array.ndim == 1 else [config.time.column]
-        chosen = choose(part.source, ColumnsConfig(array=config.time.array, columns=columns), "time")
-        if (chosen.sequences, chosen.steps, len(chosen.numbers)) != (1, part.states.steps, 1):
+        times = part.source.times(config.time.column, "time", config.time.array)
+        if len(times) != part.states.steps:
             raise ConfigurationError(
-                f"time: {chosen.where} {array.shape} is not one column of the {part.states.steps} rows of the states"
+                f"time: {part.source.path} has {len(times)} times for {part.states.steps} rows of the states"
             )
-        times = chosen.read(part.rows.start, part.rows.stop)[0, :, 0] * config.time.unit_s
+        times = times[part.rows] * config.time.unit_s
         differences = np.diff(times)
         if not (differences > 0).all():
             row = int((~(differences > 0)).argmax()) + part.rows.start + 1
-            raise ConfigurationError(f"time: {chosen.where}, row {row}: the time does not increase there")
+            raise ConfigurationError(
+                f"time: {part.source.path}, row {row} (0 is the first): the time does not increase there"
+            )
         steps.append(differences)
     lengths = np.concatenate(steps)
     if not len(lengths):

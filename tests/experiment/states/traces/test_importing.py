@@ -93,7 +93,10 @@ def test_quoted_names_may_hold_what_stands_between_columns(tmp_path: Path, delim
     header = delimiter.join(f'"{name}"' for name in names)
     body = text(delimiter.strip(" ") or " ", names=False).decode()
     file = written(tmp_path / "a.csv", f"{header}\n{body}".encode())
-    store = imported(tmp_path, file, inputs={"columns": ["u, in"]}, states={"columns": ["a; [V]", "b c", "5"]})
+    over = {"inputs": {"columns": ["u, in"]}, "states": {"columns": ["a; [V]", "b c", "5"]}}
+    with pytest.raises(ConfigurationError, match=r"line 1: these cells may be names, .* `read: \{header: true\}`"):
+        imported(tmp_path, file, **over)
+    store = imported(tmp_path, file, **over, read={"header": True})
     check(store)
     assert store.facts["spec"]["node_names"] == ["a; [V]", "b c", "5"]
 
@@ -239,13 +242,15 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
 
     refused(gzip.compress(text(","))[:-20], "cannot be unpacked")
     refused(lzma.compress(text(","))[:-20], "cannot be unpacked")
-    refused(text(",") + b"\n1,2,3,4,oh", "line 14: 'oh' is not a number")
-    refused(text(",") + b"\n1,2,3,4", "line 14: 4 columns, the lines before have 5")
-    refused(b"time,voltage\nmonday,high\n", "no line of numbers")
-    refused(b"\x00\x01\x02\x03", "neither npy, npz, HDF5 nor text")
+    refused(text(",") + b"\n1,2,3,4,oh", "line 14, column '3_V\\[V\\]': 'oh' is not a number")
+    refused(text(",") + b"\n1,2,3,4", "line 14: 4 cells, there are names for 5")
+    refused(text(",").replace(b"\n", b"\n\n", 4), "line 2 is empty")
+    refused(b"", "there is no table in it")
+    refused(b"\x00\x01\x02\x03", "neither npy, npz, HDF5, NetCDF, MATLAB, parquet nor text")
     for encoding in ("utf-16", "utf-16-le", "utf-16-be"):
         refused(text(",").decode().encode(encoding), "looks like text in UTF-16: save it as UTF-8")
-    refused(b"MATLAB 5.0 MAT-file" + b" " * 200, "save -v7.3")
+    for start in (b"MATLAB 5.0 MAT-file", b"PAR1", b"CDF\x01", b"\x89HDF\r\n\x1a\n", b"PK\x03\x04"):
+        refused(start + bytes(range(256)), "cannot be (read|unpacked)")
     refused(b"\x93NUMPY\x01\x00", "cannot be read")
     with pytest.raises(ConfigurationError, match="No such file"):
         imported(tmp_path, tmp_path / "nothing", **BY_NAME)
@@ -264,7 +269,7 @@ def test_nan_is_an_error_or_dropped_and_said(tmp_path: Path, missing: str) -> No
     content[7] = content[7].rpartition(",")[0].rpartition(",")[0] + f",{missing},2"
     file = written(tmp_path / "a.csv", "\n".join([",".join([*NAMES, "level"]), *content]).encode())
     states = {"columns": ["?_V[V]", "level"], "without": ["u_V[V]"]}
-    with pytest.raises(ConfigurationError, match=r"row 7 .*column '3_V\[V\]': not a finite number .*\(1 of 4 columns"):
+    with pytest.raises(ConfigurationError, match=r"line 9, column '3_V\[V\]': not a finite number .*\(1 of 4 columns"):
         imported(tmp_path, file, inputs=BY_NAME["inputs"], states=states)
     made = import_trace(
         mapping(tmp_path, inputs=BY_NAME["inputs"], states={**states, "drop": ["nan", "constant"]}),
@@ -277,7 +282,7 @@ def test_nan_is_an_error_or_dropped_and_said(tmp_path: Path, missing: str) -> No
     ]
     assert made.store.facts["provenance"]["notes_on_import"] == made.notes
     assert made.store.facts["spec"]["node_names"] == ["1_V[V]", "2_V[V]"]
-    with pytest.raises(ConfigurationError, match=r"inputs: .*row 7"):
+    with pytest.raises(ConfigurationError, match=r"inputs: .*line 9"):
         imported(tmp_path, file, inputs={"columns": ["3_V[V]"]}, states={"columns": [2]})
 
 

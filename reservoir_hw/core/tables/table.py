@@ -1,0 +1,144 @@
+"""Tables: columns of unequal types, each read as numbers, texts or times when it is asked for."""
+
+from __future__ import annotations
+
+import zipfile
+import zlib
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from typing import Any
+
+import numpy as np
+
+from reservoir_hw.core.errors import ConfigurationError, ReservoirError
+
+Place = Callable[[int], str]
+"""Where a row of a column stands, for a message."""
+
+
+@contextmanager
+def reading(where: str) -> Iterator[None]:
+    """Turns what libraries say of files that they cannot read into a `ConfigurationError`."""
+    try:
+        yield
+    except ReservoirError:
+        raise
+    except (
+        OSError,
+        EOFError,
+        ValueError,
+        TypeError,
+        LookupError,
+        RuntimeError,
+        zlib.error,
+        zipfile.BadZipFile,
+    ) as error:
+        reason = str(error)
+        if "allow_pickle" in reason:
+            reason = "it holds Python objects (pickled); save plain numbers or texts"
+        raise ConfigurationError(f"{where} cannot be read: {reason}") from error
+
+
+class Table(ABC):
+    """A table of `shape` (rows, columns), with a name in `header` for each column, or none at all."""
+
+    ndim = 2
+    dtype = np.dtype(np.float64)
+
+    def __init__(self, where: str, header: Sequence[str], rows: int, width: int) -> None:
+        self.where = where
+        self.header = header
+        self.shape = (rows, width)
+        self._numbers: dict[int, np.ndarray] = {}
+
+    @abstractmethod
+    def load(self, columns: Sequence[int]) -> Mapping[int, np.ndarray]:
+        """Each of these columns in float64; empty cells are NaN. Raises `ConfigurationError` for other cells."""
+
+    @abstractmethod
+    def cells(self, column: int) -> Any:
+        """The cells as they stand: an array, or a list; an empty one is "" or None."""
+
+    def read(self, columns: Sequence[int], start: int, stop: int) -> np.ndarray:
+        """Rows start..stop of these columns: (rows, columns) in float64. A column is kept from its first reading on."""
+        self._numbers.update(self.load([column for column in columns if column not in self._numbers]))
+        return np.stack([self._numbers[column][start:stop] for column in columns], axis=-1)
+
+    def name(self, column: int) -> str:
+        """What the column is called: its name, or its number."""
+        return self.header[column] if self.header else str(column)
+
+    def row(self, row: int) -> str:
+        """What the row is called in messages."""
+        return f"row {row} (0 is the first)"
+
+    def place(self, row: int, column: int) -> str:
+        """Where a cell stands."""
+        return f"{self.where}, {self.row(row)}, column {self.name(column)!r}"
+
+
+def texts_of(cells: Any) -> list[str]:
+    """Cells as texts. Whole numbers have no decimal point, a missing cell is ""."""
+    return [_text(cell) for cell in (cells.tolist() if isinstance(cells, np.ndarray) else cells)]
+
+
+def _text(cell: Any) -> str:
+    if cell is None or cell != cell:
+        return ""
+    if isinstance(cell, bytes):
+        return cell.decode(errors="replace")
+    return repr(cell).removesuffix(".0") if isinstance(cell, float) else str(cell)
+
+
+def times_of(cells: Any, place: Place, decimal: str = ".") -> np.ndarray:
+    """Numbers as they are, time stamps in seconds (without a time zone: as if in UTC), (rows,) in float64.
+
+    Raises `ConfigurationError` for a cell that is neither, is missing, or is of another kind than the first one.
+    """
+    kind = cells.dtype.kind if isinstance(cells, np.ndarray) else "O"
+    if kind in "fiub":
+        times = cells.astype(np.float64)
+    elif kind in "mM":
+        times = (cells - cells.dtype.type(0, "s")) / np.timedelta64(1, "s")
+    else:
+        times = _parsed(cells.tolist() if isinstance(cells, np.ndarray) else cells, place, decimal)
+    missing = ~np.isfinite(times)
+    if missing.any():
+        raise ConfigurationError(f"{place(int(missing.argmax()))}: there is no time")
+    return times
+
+
+def _parsed(cells: Sequence[Any], place: Place, decimal: str) -> np.ndarray:
+    times = np.empty(len(cells))
+    kind: Any = None
+    for row, cell in enumerate(cells):
+        try:
+            time = as_number(_text(cell), decimal) if kind in (None, float) else None
+            now: Any = float
+            if time is None:
+                moment = cell if isinstance(cell, datetime) else datetime.fromisoformat(_text(cell))
+                now = "with a time zone" if moment.tzinfo else "without a time zone"
+                time = (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
+        except (ValueError, OverflowError):
+            wanted = "a number" if kind is float else "a number or a time stamp of ISO 8601" if kind is None else kind
+            wanted = wanted if kind in (None, float) else "a time stamp of ISO 8601, as the first one is"
+            raise ConfigurationError(f"{place(row)}: {_text(cell)!r} is not {wanted}") from None
+        if kind not in (None, now):
+            raise ConfigurationError(f"{place(row)}: {_text(cell)!r} is a time {now}, the first one is {kind}")
+        kind = now
+        times[row] = time
+    return times
+
+
+_SWAPPED = str.maketrans(",.", ".,")
+
+
+def as_number(text: str, decimal: str) -> float | None:
+    """The number that a text is; None for another text. An empty one is NaN. Python's 1_000 is no number here."""
+    try:
+        # With a decimal comma, a point is for thousands: it makes no number.
+        return float(text.translate(_SWAPPED) if decimal == "," else text) if "_" not in text else None
+    except ValueError:
+        return None if text.strip() else float("nan")

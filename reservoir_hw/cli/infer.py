@@ -263,7 +263,10 @@ def _given(manifest: Manifest, source: str, options: Mapping[str, str | None]) -
             raise ConfigurationError("stdin: no rows of numbers, or of different lengths")
         return {"stdin": np.stack(rows)[None]}
     read = read_options(options["delimiter"], options["decimal"])
-    return {path.name: read_series(path, manifest, read, options["array"]) for path in series_paths(Path(source))}
+    return {
+        path.name: read_series(path, manifest, read, options["array"], lambda said: typer.echo(said, err=True))
+        for path in series_paths(Path(source))
+    }
 
 
 def _after(header: str, lines: Iterator[str]) -> Iterator[str]:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -47,11 +48,18 @@ def read_options(delimiter: str | None, decimal: str | None) -> ReadConfig:
     return validate(ReadConfig, Document.from_mapping(given, "the command line (--delimiter, --decimal)"))
 
 
-def read_series(path: Path, manifest: Manifest, read: ReadConfig, array: str | None = None) -> np.ndarray:
+def read_series(
+    path: Path,
+    manifest: Manifest,
+    read: ReadConfig,
+    array: str | None = None,
+    tell: Callable[[str], None] = lambda said: None,
+) -> np.ndarray:
     """Series (sequences, time, inputs) of a file, with the columns that the model takes, in float64.
 
     A table with a header gives columns by name to a model that has names for them, whatever else it holds. Anything
-    else must have as many columns as the model. `array` names one of several in a file.
+    else must have as many columns as the model. `array` names one of several in a file. `tell` gets a remark on a
+    header that is passed over.
 
     Raises `ConfigurationError` for other columns than the model's, and for a cell that is empty or no number.
     """
@@ -72,6 +80,11 @@ def read_series(path: Path, manifest: Manifest, read: ReadConfig, array: str | N
                 told = f" ({', '.join(names)})" if names else ""
                 raise ConfigurationError(
                     f"{path} has {len(columns.numbers)} columns, and {manifest.model} takes {width}{told}"
+                )
+            columns = replace(columns, names=names or columns.names)
+            if source.header:
+                tell(
+                    f"{path}: the first line is taken as names, which {manifest.model} does not know: columns in order"
                 )
         values = columns.read(0, columns.steps)
         empty = np.isnan(values)

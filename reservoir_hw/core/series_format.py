@@ -9,6 +9,8 @@ from typing import Annotated, Literal, Self
 import numpy as np
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, FiniteFloat, NonNegativeInt, model_validator
 
+from reservoir_hw.core.errors import ShapeError
+
 
 def _printable(text: str) -> str:
     """Refuse what a terminal would obey."""
@@ -108,10 +110,13 @@ class SeriesFormat(BaseModel):
         return self.output_scale.to_user(np.asarray(values))
 
     def scores_of(self, outputs: np.ndarray) -> np.ndarray:
-        """(classes,), by which one series with the outputs (time, classes) is decided."""
+        """(classes,), by which a series with the outputs (time, classes) is decided. Raises `ShapeError` for no step."""
+        if not len(outputs):
+            raise ShapeError("a series without steps has no class")
         if self.decide == "last":
             return outputs[-1]
-        return np.mean(outputs[self.decide_from if self.decide_from < len(outputs) else 0 :], axis=0, dtype=np.float64)
+        first = self.decide_from if self.decide_from < len(outputs) else 0
+        return np.asarray(np.mean(outputs[first:], axis=0, dtype=np.float64))
 
     def class_of(self, outputs: np.ndarray) -> str:
         """The answer for the outputs (time, classes) of one series."""

@@ -239,8 +239,8 @@ def test_a_forecast(folder: Path, tmp_path: Path) -> None:
         assert found.shape == (40, 2)
         assert np.abs(series.model_targets(found) - outputs[number]).max() <= bound(outputs)
         np.testing.assert_allclose(found, wanted[number], rtol=1e-4)
-    text = frame[start : start + WARMUP].to_csv(index=False)
-    assert infer(folder, "forecast", "--forecast", 40, text=text).stdout == said
+        text = (tmp_path / "past.csv").read_text()
+        assert infer(folder, "forecast", "--forecast", 40, text=text).stdout == said
     for mode in ("values", "classes"):
         done = infer(folder, mode, "--input", tmp_path / "past.csv", "--forecast", 3, code=2)
         assert "does not say its own next inputs" in done.stderr

@@ -642,7 +642,9 @@ def test_the_users_numbers(classes: bool, kind: str, precision: Any, tmp_path: P
     named = [ChannelFormat(name=f"in {i} */ ?", zero=101325.0 - i, gain=250.0 + i) for i in range(3)]
     found = [ChannelFormat(name=f"out {i}", zero=-40.0, gain=1 / (3 + i)) for i in range(count)]
     labels = CLASSES + tuple(f"class {i}" for i in range(4, count))
-    series = SeriesFormat(inputs=tuple(named), **({"classes": labels} if classes else {"outputs": tuple(found)}))
+    series = SeriesFormat(
+        inputs=tuple(named), outputs=() if classes else tuple(found), classes=labels if classes else ()
+    )
     limits = ranges(nodes, features.shape[1]) if precision == "int8" else {}
     header = c_header(readout, precision=precision, series=series, **limits)
     drive = features[:, -3:]
@@ -675,8 +677,9 @@ def test_the_users_numbers(classes: bool, kind: str, precision: Any, tmp_path: P
 def test_the_users_numbers_in_cxx(tmp_path: Path) -> None:
     readout, _, _ = trained("ridge with inputs")
     channels = tuple(ChannelFormat(name=f"u{i}", zero=1e-300, gain=1e300) for i in range(3))
-    for more in ({"classes": CLASSES}, {"outputs": (*channels, ChannelFormat(name="y"))}):
-        header = c_header(readout, series=SeriesFormat(inputs=channels, **more))
+    outputs = (*channels, ChannelFormat(name="y"))
+    for series in (SeriesFormat(inputs=channels, classes=CLASSES), SeriesFormat(inputs=channels, outputs=outputs)):
+        header = c_header(readout, series=series)
         (tmp_path / "readout.h").write_text(header, encoding="ascii")
         (tmp_path / "main.cc").write_text('#include "readout.h"\nint main() { return 0; }\n')
         command = [str(CXX), "-std=c++11", "-Wall", "-Wextra", "-Werror", "-c", "main.cc"]

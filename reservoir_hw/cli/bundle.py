@@ -93,6 +93,7 @@ def _facts(about: Mapping[str, Any]) -> list[tuple[str, str]]:
         ("model", f"{_printable(about['model'])}, {about['precision']}, {about['target']}"),
         ("input", _value(about["input"])),
         ("output", f"{_value(about['output'])}, {about['output_meaning']}"),
+        *([("columns", _columns(about["series"]))] if about["series"] else []),
         ("steps", _steps(about)),
         ("parameters", f"{about['parameters']:,}, {_size(about['weights_bytes'])}"),
         ("size", f"{_size(about['bytes'])}, {len(about['files'])} files"),
@@ -190,6 +191,11 @@ def _differences(found: Difference) -> list[Table]:
 def _value(value: Mapping[str, Any]) -> str:
     shape = " × ".join(map(str, value["shape"]))
     return f"{value['name']}{f' ({shape})' if shape else ''}"
+
+
+def _columns(series: Mapping[str, Any]) -> str:
+    inputs, outputs = (", ".join(one["name"] for one in series[side]) for side in ("inputs", "outputs"))
+    return f"{inputs} → {outputs or 'one of ' + ', '.join(series['classes'])}"
 
 
 def _steps(about: Mapping[str, Any]) -> str:

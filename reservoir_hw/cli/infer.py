@@ -6,7 +6,7 @@ import contextlib
 import itertools
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TextIO
@@ -18,8 +18,11 @@ from reservoir_hw.cli.show import own_stdout, print_json, print_tables, progress
 from reservoir_hw.core.errors import ConfigurationError
 
 if TYPE_CHECKING:
+    import numpy as np
+
     from reservoir_hw.experiment.states.progress import Progress
     from reservoir_hw.readout.edge import EdgeRunner
+    from reservoir_hw.readout.edge.manifest import Manifest
 
 
 def infer(
@@ -31,8 +34,21 @@ def infer(
     input_: Annotated[
         str | None,
         typer.Option(
-            "--input", metavar="FILE|-", help="Series: npy, csv or txt. (default: -, lines of standard input)"
+            "--input",
+            metavar="FILE|FOLDER|-",
+            help="Series: csv, npy, npz, parquet, HDF5, NetCDF, mat, or a folder of these. (default: -, lines)",
         ),
+    ] = None,
+    array: Annotated[str | None, typer.Option(metavar="NAME", help="Which array of a file with several.")] = None,
+    delimiter: Annotated[
+        str | None, typer.Option(metavar="CHAR", help="Between columns of a text. (default: as it looks)")
+    ] = None,
+    decimal: Annotated[
+        str | None, typer.Option(metavar=".|,", help="Decimal sign of a text. (default: as it looks)")
+    ] = None,
+    forecast: Annotated[
+        int | None,
+        typer.Option(min=1, metavar="N", help="Answer with N steps that the model, fed with its answers, goes on."),
     ] = None,
     output: Annotated[str, typer.Option(metavar="FILE|-", help="npy or csv; - is standard output.")] = "-",
     prompt: Annotated[str | None, typer.Option(metavar="TEXT", help="What a language model continues.")] = None,
@@ -66,7 +82,8 @@ def infer(
     """Run a bundle beside its reservoirs; needs no torch.
 
     Lines of standard input are answered one by one, as they come. Ctrl-C ends it; what was written stays. With
-    --json everything is printed at the end, and nothing before it.
+    --json everything is printed at the end, and nothing before it. A table with a header gives columns by name to a
+    model that has names for them. A model of classes answers with one label for each series.
     """
     from reservoir_hw.experiment.deploy.infer import (
         check_probe,
@@ -99,6 +116,8 @@ def infer(
                     raise ConfigurationError(f"{runner.manifest.model} continues a text: give it with --prompt TEXT")
                 if input_ is not None:
                     raise ConfigurationError(f"{runner.manifest.model} continues a text, not a series: no --input")
+                if forecast is not None:
+                    raise ConfigurationError(f"{runner.manifest.model} continues a text: give --tokens, no --forecast")
                 choices: dict[str, Any] = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "seed": seed}
                 shown = output == "-" and not json and sys.stdout.isatty()
                 with contextlib.nullcontext(_unseen) if shown else progress_bar() as progress:
@@ -110,7 +129,8 @@ def infer(
             elif prompt is not None:
                 raise ConfigurationError(f"{runner.manifest.model} reads series, not text: give --input, no --prompt")
             else:
-                _series(runner, input_ or "-", output, facts, timed=timed, json=json)
+                options = {"array": array, "delimiter": delimiter, "decimal": decimal}
+                _series(runner, input_ or "-", output, facts, options, forecast=forecast, timed=timed, json=json)
             stages = runner.latency()
             facts["clipped"] = runner.clipped
             if timed:
@@ -147,64 +167,113 @@ def _generated(
         yield piece
 
 
-def _series(runner: EdgeRunner, source: str, output: str, facts: dict[str, Any], *, timed: bool, json: bool) -> None:
-    """Series from a file as a whole, or line by line from standard input.
+def _series(
+    runner: EdgeRunner,
+    source: str,
+    output: str,
+    facts: dict[str, Any],
+    options: Mapping[str, str | None],
+    *,
+    forecast: int | None,
+    timed: bool,
+    json: bool,
+) -> None:
+    """Series from files as a whole, or line by line from standard input.
 
     Steps that were answered by earlier calls before an error are kept.
     """
     import numpy as np
 
-    from reservoir_hw.experiment.deploy.infer import line_of, numbers, read_series, run_series, stream_series, write_npy
+    from reservoir_hw.experiment.deploy.infer import run_series, stream_series
+    from reservoir_hw.experiment.deploy.series_files import Answered, facts_of, header_of, line_of, lines_of, write_npy
 
+    manifest, series = runner.manifest, runner.manifest.series
     to_npy = output.lower().endswith(".npy")
-    by_line = source == "-" and not runner.whole_sequences and not runner.manifest.reads_last
+    in_facts = json and output == "-"
+    labels = series is not None and bool(series.classes)
+    whole = runner.whole_sequences or manifest.reads_last or forecast is not None
+    by_line = source == "-" and not whole and not (labels and not to_npy)
     if source == "-" and sys.stdin is None:
         raise ConfigurationError("standard input is closed: give --input FILE")
-    in_facts = json and output == "-"
     if by_line and not to_npy and not in_facts:
-        _write(output, map(line_of, stream_series(runner, sys.stdin)))
+        answers = map(line_of, stream_series(runner, sys.stdin))
+        _write(output, _after(header_of(series), answers))
         return
+    folder = source != "-" and Path(source).is_dir()
 
-    def put(outputs: np.ndarray) -> None:
+    def put(found: Sequence[Answered]) -> None:
         if to_npy:
-            write_npy(Path(output), outputs)
-        elif in_facts:
-            facts["outputs"] = outputs.tolist()
+            write_npy(Path(output), np.concatenate([one.outputs for one in found]))
+        elif not in_facts:
+            _write(output, lines_of(found, series, folder=folder))
+        elif folder:
+            facts["files"] = [{"file": one.file, **facts_of(one.outputs, series)} for one in found]
         else:
-            _write(output, map(line_of, outputs[0]))
+            facts.update(facts_of(found[0].outputs, series))
 
+    found: list[Answered] = []
     # Outputs (batch, steps, outputs) of each call.
     answered: list[np.ndarray] = []
+    file = source
     try:
         if by_line:
             for row in stream_series(runner, sys.stdin):
                 answered.append(row[None, None])
-            empty = np.zeros((1, 0, *runner.manifest.output.shape), np.float32)
-            outputs = np.concatenate(answered, 1) if answered else empty
+            empty = np.zeros((1, 0, *manifest.output.shape), np.float32)
+            found.append(Answered(file, np.concatenate(answered, 1) if answered else empty))
         else:
-            if source == "-":
-                rows = [row for _, row in numbers(sys.stdin, "stdin")]
-                if len({len(row) for row in rows}) != 1:
-                    raise ConfigurationError("stdin: no rows of numbers, or of different lengths")
-                inputs = np.stack(rows)[None]
-            else:
-                inputs = read_series(source, lambda said: typer.echo(said, err=True))
-            if len(inputs) > 1 and not to_npy and not in_facts:
-                raise ConfigurationError(f"csv holds one sequence, and there are {len(inputs)}: --output FILE.npy")
-            with progress_bar() as progress:
-                outputs = run_series(runner, inputs, progress, stepwise=timed, answered=answered)
+            given = _given(manifest, source, options)
+            batches, steps = (max(axis) for axis in zip(*(inputs.shape[:2] for inputs in given.values()), strict=True))
+            if batches > 1 and not (to_npy or in_facts or labels):
+                raise ConfigurationError(f"csv holds one sequence, and there are {batches}: --output FILE.npy")
+            if to_npy and forecast is None and any(inputs.shape[1] != steps for inputs in given.values()):
+                raise ConfigurationError("npy holds series of one length, and these differ: --output FILE.csv")
+            for file, inputs in given.items():
+                answered = []
+                with progress_bar() as progress:
+                    outputs = run_series(runner, inputs, progress, stepwise=timed, answered=answered, forecast=forecast)
+                found.append(Answered(file, outputs))
+                answered = []
     except BaseException as error:
         # Of a model that reads the last step, what came before it is no answer; --json is one document, at the end.
-        if answered and not runner.manifest.reads_last and not in_facts:
+        if answered and not manifest.reads_last and not labels:
+            found.append(Answered(file, np.concatenate(answered, 1)))
+        if found and not in_facts:
+            count = sum(one.outputs.shape[1] for one in found)
             where = "written" if output == "-" else f"in {output}"
-            outputs = np.concatenate(answered, 1)
             try:
-                put(outputs)
-                error.add_note(f"the {outputs.shape[1]} steps that were answered are {where}")
-            except OSError as failed:
-                error.add_note(f"the {outputs.shape[1]} steps that were answered could not be written: {failed}")
+                put(found)
+                error.add_note(f"the {count} steps that were answered are {where}")
+            except (OSError, ValueError) as failed:
+                error.add_note(f"the {count} steps that were answered could not be written: {failed}")
         raise
-    put(outputs)
+    put(found)
+
+
+def _given(manifest: Manifest, source: str, options: Mapping[str, str | None]) -> dict[str, np.ndarray]:
+    """Series (batch, time, inputs) by the names of their files: all are read before anything is driven."""
+    import numpy as np
+
+    from reservoir_hw.experiment.deploy.series_files import numbers, read_options, read_series, series_paths
+
+    if source == "-":
+        names = () if manifest.series is None else manifest.series.input_names
+        rows = [row for _, row in numbers(sys.stdin, "stdin", names)]
+        if len({len(row) for row in rows}) != 1:
+            raise ConfigurationError("stdin: no rows of numbers, or of different lengths")
+        return {"stdin": np.stack(rows)[None]}
+    read = read_options(options["delimiter"], options["decimal"])
+    return {
+        path.name: read_series(path, manifest, read, options["array"], lambda said: typer.echo(said, err=True))
+        for path in series_paths(Path(source))
+    }
+
+
+def _after(header: str, lines: Iterator[str]) -> Iterator[str]:
+    """The header comes with the first answer, so that an error before it leaves an older file as it was."""
+    for line in lines:
+        yield header + line
+        header = ""
 
 
 def _write(output: str, pieces: Iterator[str], end: str = "") -> None:

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated, Literal
+from functools import cached_property
+from typing import Annotated, Literal, Self
 
 import numpy as np
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, FiniteFloat, NonNegativeInt, model_validator
+
+from reservoir_hw.core.errors import ShapeError
 
 
 def _printable(text: str) -> str:
@@ -25,55 +28,96 @@ class ChannelFormat(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     name: Text
-    zero: float = 0.0
-    gain: Annotated[float, Field(gt=0)] = 1.0
+    zero: FiniteFloat = 0.0
+    gain: Annotated[FiniteFloat, Field(gt=0)] = 1.0
+
+
+class Scale:
+    """Zeros and gains of channels, made once for arrays (..., channels)."""
+
+    def __init__(self, channels: Sequence[ChannelFormat]) -> None:
+        self.zero = np.array([one.zero for one in channels], np.float64)
+        self.gain = np.array([one.gain for one in channels], np.float64)
+
+    def to_model(self, values: np.ndarray) -> np.ndarray:
+        """What a model works with, in float64."""
+        return (values - self.zero) * self.gain
+
+    def to_user(self, values: np.ndarray) -> np.ndarray:
+        """The user's numbers, in float64."""
+        return values / self.gain + self.zero
 
 
 class SeriesFormat(BaseModel):
     """Inputs and outputs of a model as its user knows them.
 
     With `classes` the outputs are scores of these, one for each, and a series has one answer: the class with the
-    largest mean over its steps (`decide` mean), or at its last step.
+    largest mean over its steps (`decide` mean), or at its last step. Steps before `decide_from` have no part in a
+    mean, unless there are no others.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    inputs: tuple[ChannelFormat, ...]
+    inputs: Annotated[tuple[ChannelFormat, ...], Field(min_length=1)]
     outputs: tuple[ChannelFormat, ...] = ()
     classes: tuple[Text, ...] = ()
     decide: Literal["mean", "last"] = "mean"
+    decide_from: NonNegativeInt = 0
+
+    @model_validator(mode="after")
+    def _says_one_thing(self) -> Self:
+        if bool(self.outputs) == bool(self.classes):
+            raise ValueError("a series has either outputs or classes")
+        for names in (self.input_names, self.output_names):
+            if len(set(names)) != len(names):
+                raise ValueError(f"a name occurs twice: {', '.join(sorted(names))}")
+        return self
+
+    @property
+    def input_names(self) -> tuple[str, ...]:
+        """Of the columns that a model takes."""
+        return tuple(one.name for one in self.inputs)
+
+    @property
+    def output_names(self) -> tuple[str, ...]:
+        """Of what a model answers: values, or scores of classes."""
+        return self.classes or tuple(one.name for one in self.outputs)
+
+    @cached_property
+    def input_scale(self) -> Scale:
+        """Of inputs."""
+        return Scale(self.inputs)
+
+    @cached_property
+    def output_scale(self) -> Scale:
+        """Of outputs; scores of classes are as they are."""
+        return Scale(self.outputs or [ChannelFormat(name=name) for name in self.classes])
 
     def model_inputs(self, values: np.ndarray) -> np.ndarray:
         """What the model is given for values (..., inputs), in float64."""
-        return _scaled(values, self.inputs)
+        return self.input_scale.to_model(np.asarray(values))
 
     def user_inputs(self, values: np.ndarray) -> np.ndarray:
         """The user's values for what the model is given (..., inputs), in float64."""
-        return _unscaled(values, self.inputs)
+        return self.input_scale.to_user(np.asarray(values))
 
     def model_targets(self, values: np.ndarray) -> np.ndarray:
         """What the model learns for values (..., outputs), in float64."""
-        return _scaled(values, self.outputs)
+        return self.output_scale.to_model(np.asarray(values))
 
     def user_outputs(self, values: np.ndarray) -> np.ndarray:
         """The user's values for what the model answers (..., outputs), in float64."""
-        return _unscaled(values, self.outputs)
+        return self.output_scale.to_user(np.asarray(values))
+
+    def scores_of(self, outputs: np.ndarray) -> np.ndarray:
+        """(classes,), by which a series with the outputs (time, classes) is decided. Raises `ShapeError` for no step."""
+        if not len(outputs):
+            raise ShapeError("a series without steps has no class")
+        if self.decide == "last":
+            return outputs[-1]
+        first = self.decide_from if self.decide_from < len(outputs) else 0
+        return np.asarray(np.mean(outputs[first:], axis=0, dtype=np.float64))
 
     def class_of(self, outputs: np.ndarray) -> str:
         """The answer for the outputs (time, classes) of one series."""
-        scores = outputs[-1] if self.decide == "last" else np.mean(outputs, axis=0, dtype=np.float64)
-        return self.classes[int(np.argmax(scores))]
-
-
-def _scaled(values: np.ndarray, channels: Sequence[ChannelFormat]) -> np.ndarray:
-    zero, gain = _numbers(channels)
-    return (np.asarray(values, np.float64) - zero) * gain
-
-
-def _unscaled(values: np.ndarray, channels: Sequence[ChannelFormat]) -> np.ndarray:
-    zero, gain = _numbers(channels)
-    return np.asarray(values, np.float64) / gain + zero
-
-
-def _numbers(channels: Sequence[ChannelFormat]) -> tuple[np.ndarray, np.ndarray]:
-    return np.array([one.zero for one in channels]), np.array([one.gain for one in channels])
+        return self.classes[int(np.argmax(self.scores_of(outputs)))]

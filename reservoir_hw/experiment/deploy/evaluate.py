@@ -127,7 +127,7 @@ def evaluate(
             f"{run}: readout {config.readout.kind} is trained by gradients; export the model, and `infer` runs "
             "it on other devices"
         )
-    task, spec = config.task.build(), here.reservoirs[0]
+    task, spec = here.task(), here.reservoirs[0]
     config.reservoir.for_inputs(task.channels)
     readout = state_readout(config).load(here.weights)
     with opened(there.point, task) as device:

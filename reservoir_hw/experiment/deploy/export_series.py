@@ -42,7 +42,7 @@ def export_readout(work: ExportJob, *, offline: bool) -> ExportResult:
     else:
         from reservoir_hw.readout.export.recording import record_series
 
-        task = config.task.build()
+        task = row.task()
         work.say("opening")
         with build_reservoir(config.reservoir.for_inputs(task.channels)) as device:
             check_devices(row, [device])

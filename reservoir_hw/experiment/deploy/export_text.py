@@ -46,7 +46,7 @@ def export_model(work: ExportJob, *, offline: bool) -> ExportResult:
             task, devices = None, None
             model = stack.enter_context(_model_without_devices(row, tokenizer))
         else:
-            task = model_of(config).tokens_of(config.task.build())
+            task = model_of(config).tokens_of(row.task())
             if task.vocabulary != tokenizer.vocabulary:
                 raise ConfigurationError(
                     f"the text has {task.vocabulary} different tokens now, and had {tokenizer.vocabulary} when the "

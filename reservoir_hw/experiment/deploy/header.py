@@ -145,7 +145,7 @@ def write_header(
     notes = [f"{key.replace('_', ' ')} {low:g} to {high:g}" for key, (low, high) in used.items()]
     if recorded is not None:
         notes.append(precision_note(readout, work.precision, recorded, used))
-    text = c_header(readout, name=name, precision=work.precision, provenance=provenance, **used)
+    text = c_header(readout, name=name, precision=work.precision, provenance=provenance, series=work.row.series, **used)
     work.path.parent.mkdir(parents=True, exist_ok=True)
     replace_file(work.path, text)
     size = work.path.stat().st_size

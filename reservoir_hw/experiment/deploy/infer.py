@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import io
 import math
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from reservoir_hw.core.errors import ConfigurationError, InputRangeError, MissingExtra, OutputFault, ShapeError
-from reservoir_hw.core.files import replace_file
 from reservoir_hw.core.spec import ReservoirSpec
+from reservoir_hw.experiment.deploy.series_files import line_of, numbers
 from reservoir_hw.experiment.states.progress import Progress
 from reservoir_hw.readout.edge import EdgeRunner
 from reservoir_hw.readout.edge.latency import StageLatency
@@ -23,8 +22,6 @@ from reservoir_hw.tasks.task import Table
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
-
-_SEPARATORS = str.maketrans(",;\t", "   ")
 
 
 def check_probe(runner: EdgeRunner) -> list[dict[str, float]]:
@@ -45,95 +42,6 @@ def check_probe(runner: EdgeRunner) -> list[dict[str, float]]:
 
 
 # ---- series
-
-
-def numbers(
-    lines: Iterable[str], name: str, header: Callable[[str], None] | None = None
-) -> Iterator[tuple[int, np.ndarray]]:
-    """Number of a line, and the numbers (channels,) in it. Empty lines and comments (#) are passed over.
-
-    Commas, semicolons and white space separate. A first line without any number is a header: `header` is told of it;
-    None: there is none, as who waits for an answer to each line would wait for ever. Raises `ConfigurationError` for
-    what is no number.
-    """
-    begun = False
-    try:
-        for number, line in enumerate(lines, 1):
-            # Windows programs begin a text with a byte order mark.
-            text = (line.removeprefix("\ufeff") if number == 1 else line).partition("#")[0]
-            text = text.translate(_SEPARATORS).split()
-            if not text:
-                continue
-            found = [_number(word) for word in text]
-            row = [one for one in found if one is not None]
-            first, begun = not begun, True
-            shown = repr(line.strip()[:60])
-            if first and not row and header is not None:
-                header(f"{name}:{number}: the first line {shown} is no number: taken as a header")
-                continue
-            if len(row) < len(found):
-                advice = "; a header is for files (--input FILE)" if first and header is None else ""
-                raise ConfigurationError(f"{name}:{number}: {shown} is not a row of numbers{advice}")
-            yield number, np.array(row)
-    except UnicodeDecodeError:
-        raise ConfigurationError(f"{name} is no text in UTF-8: give lines of numbers, or a file as .npy") from None
-
-
-def _number(word: str) -> float | None:
-    try:
-        return float(word)
-    except ValueError:
-        return None
-
-
-def read_series(path: str | Path, header: Callable[[str], None] | None = None) -> np.ndarray:
-    """A series (batch, time, inputs) of a file: npy of (time,), (time, inputs) or (batch, time, inputs), or a text.
-
-    `header` is told of a first line that is one; without it, such a line is refused. Raises `ConfigurationError` for a
-    file that is missing, or holds no series.
-    """
-    path = Path(path)
-    try:
-        if path.suffix.lower() == ".npy":
-            with path.open("rb") as file:
-                array = np.lib.format.read_array(file, allow_pickle=False)
-            if array.dtype.kind not in "fiub" or not 1 <= array.ndim <= 3:
-                raise ConfigurationError(
-                    f"{path} holds {array.dtype} of {array.shape}: a series is numbers (time,), (time, inputs) or "
-                    "(batch, time, inputs)"
-                )
-            array = array[:, None] if array.ndim == 1 else array
-            return array if array.ndim == 3 else array[None]
-        with path.open(encoding="utf-8") as lines:
-            rows = [row for _, row in numbers(lines, str(path), header)]
-    except FileNotFoundError:
-        raise ConfigurationError(f"there is no file {path}") from None
-    except IsADirectoryError:
-        raise ConfigurationError(f"{path} is a folder: name a file") from None
-    except MemoryError as error:
-        raise ConfigurationError(f"{path} is larger than the memory, or damaged: {error}") from error
-    except (ValueError, EOFError) as error:
-        if isinstance(error, ConfigurationError):
-            raise
-        raise ConfigurationError(f"{path} is no npy file, or damaged: {error}") from error
-    if not rows:
-        raise ConfigurationError(f"{path} holds no numbers")
-    widths = {len(row) for row in rows}
-    if len(widths) > 1:
-        raise ConfigurationError(f"{path}: rows of {min(widths)} to {max(widths)} numbers; all need the same")
-    return np.stack(rows)[None]
-
-
-def line_of(values: np.ndarray) -> str:
-    """The outputs of one step as a line of csv."""
-    return ",".join(f"{value:.9g}" for value in values) + "\n"
-
-
-def write_npy(path: Path, outputs: np.ndarray) -> None:
-    """Outputs (batch, time, outputs) as an npy file; one sequence as (time, outputs)."""
-    content = io.BytesIO()
-    np.save(content, outputs[0] if len(outputs) == 1 else outputs)
-    replace_file(path, content.getvalue())
 
 
 PIECE = 4096
@@ -159,16 +67,26 @@ def run_series(
     *,
     stepwise: bool = False,
     answered: list[np.ndarray] | None = None,
+    forecast: int | None = None,
 ) -> np.ndarray:
     """Outputs of a whole series from rest, (batch, time, outputs); `stepwise` as a controller would, for its times.
+
+    With `forecast`, how it goes on for so many steps, (batch, steps, outputs).
 
     `answered` gets the outputs (batch, steps, outputs) of each call at once: they stay when a later one fails. Where a
     sequence may go on from call to call, a call has at most `PIECE` steps.
     """
-    inputs = runner.checked(inputs)
+    runner.checked(inputs)
     steps = inputs.shape[1]
     runner.reset(len(inputs))
     pieces = [] if answered is None else answered
+    if forecast is not None:
+        progress("forecasting", 0, forecast)
+        try:
+            return runner.forecast(inputs, forecast)
+        except OutputFault as fault:
+            pieces.append(fault.outputs)
+            raise
     if stepwise and not runner.whole_sequences:
         for step in range(steps):
             progress("step by step", step, steps)
@@ -202,7 +120,8 @@ def _goes_on(spec: ReservoirSpec, batch: int) -> bool:
 def stream_series(runner: EdgeRunner, lines: Iterable[str], name: str = "stdin") -> Iterator[np.ndarray]:
     """Outputs (outputs,) for each line as it comes. A line that cannot be used ends it, by its number."""
     runner.reset()
-    for number, row in numbers(lines, name):
+    series = runner.manifest.series
+    for number, row in numbers(lines, name, () if series is None else series.input_names):
         if not np.isfinite(row).all():
             raise InputRangeError(f"{name}:{number}: the inputs of a step must be finite, not {line_of(row).strip()}")
         if row.shape != runner.manifest.input.shape:

@@ -59,6 +59,7 @@ class ExportJob:
             recorded=recorded,
             probe=bool(devices),
             metrics=metrics,
+            series=self.row.series,
             facts=_facts_of(self.row),
             **more,
         )

@@ -10,10 +10,13 @@ from typing import Any
 from reservoir_hw.core.axes import refuse_vary
 from reservoir_hw.core.configuration import Document
 from reservoir_hw.core.errors import ConfigurationError
+from reservoir_hw.core.provenance import plain
 from reservoir_hw.core.reservoir_config import reservoir_section
+from reservoir_hw.core.series_format import SeriesFormat
 from reservoir_hw.core.spec import ReservoirSpec
 from reservoir_hw.experiment.configuration.experiment import Point, grid, parse_experiment, trained_baselines
 from reservoir_hw.experiment.run.trainer import RowFiles
+from reservoir_hw.tasks.task import Task
 
 
 @dataclass(frozen=True)
@@ -52,6 +55,28 @@ class TrainedRow:
             [self.record["reservoir"], *self.record.get("further_reservoirs", [])] if "reservoir" in self.record else []
         )
         return [ReservoirSpec(**one["spec"], identity=one["identity"]) for one in found]
+
+    @property
+    def series(self) -> SeriesFormat | None:
+        """What the user's numbers were in the training."""
+        found = self.record.get("series")
+        return None if found is None else SeriesFormat.model_validate(found)
+
+    def task(self) -> Task:
+        """The task of the run, made again. Raises `ConfigurationError` where its data are others than in the run."""
+        task = self.point.config.task.build()
+        then = self.record.get("task", {})
+        now = plain(dict(task.facts))
+        if then == now:
+            return task
+        files = {name: (then.get("files", {}).get(name), digest) for name, digest in now.get("files", {}).items()}
+        changed = [Path(name).name for name, (before, digest) in files.items() if before != digest]
+        what = [part for part in ("inputs", "targets") if then.get(f"{part}_sha256") != now.get(f"{part}_sha256")]
+        what = what or [str(fact) for fact in sorted(then.keys() | now.keys()) if then.get(fact) != now.get(fact)]
+        raise ConfigurationError(
+            f"{', '.join(changed) or 'what the task is made of'} has changed since the run of "
+            f"{self.provenance.get('time')}: {' and '.join(what)} differ; run the experiment again"
+        )
 
     def _file(self, key: str) -> Path:
         name = self.record["readout"].get(key)

@@ -170,6 +170,10 @@ class PointRun:
         facts |= {"baseline": True} if self.records == "baselines" else {}
         if units := _units(self.point, record.get("reservoir", {})):
             facts["units"] = units
+        if self.task.facts:
+            record["task"] = dict(self.task.facts)
+        if self.task.series is not None:
+            record["series"] = self.task.series.model_dump(mode="json")
         self.result.rows.append(Row(self.label, self.point.values, evaluation, facts))
         self.result.provenance.setdefault(self.records, []).append({**self._name, **vars(took), **record})
         self.result.notes += notes

@@ -12,7 +12,6 @@ from collections.abc import Mapping
 from typing import Annotated, Any, Literal, NoReturn, Self
 
 from pydantic import (
-    AfterValidator,
     BaseModel,
     ConfigDict,
     Field,
@@ -23,11 +22,11 @@ from pydantic import (
     model_validator,
 )
 
+from reservoir_hw.core.series_format import SeriesFormat, Text
 from reservoir_hw.readout.edge._refusal import Refused, shown
 
 FORMAT = "reservoir_hw.bundle"
-VERSION = 2
-"""Version 1 has no `manifest_sha256`."""
+VERSION = 3
 MANIFEST = "manifest.json"
 WEIGHTS = "graphs/weights.safetensors"
 """Beside the graphs, as ONNX allows a graph's external data in its own folder only."""
@@ -40,13 +39,6 @@ Digest = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 
 class _Part(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
-
-
-def _printable(text: str) -> str:
-    """Refuse what a terminal would obey."""
-    if not text.isprintable():
-        raise ValueError("holds characters that cannot be printed")
-    return text
 
 
 class FileRecord(_Part):
@@ -155,14 +147,17 @@ class Manifest(_Part):
     """
 
     format: Literal["reservoir_hw.bundle"]
-    version: Literal[1, 2]
+    version: Literal[3]
     manifest_sha256: Digest | None = Field(default=None, description="of everything else in the manifest")
-    model: Annotated[str, Field(max_length=200), AfterValidator(_printable)]
+    model: Text
     precision: Literal["fp32", "int8"]
     target: Literal["segments", "whole"]
     input: Value
     output: Value
     output_meaning: Literal["values", "logits"]
+    series: SeriesFormat | None = Field(
+        default=None, description="what the user's numbers are; None: they are those of the model"
+    )
     reads_last: bool = Field(default=False, description="the answer is the output of a sequence's last step")
     segments: Annotated[tuple[Segment, ...], Field(min_length=1)]
     crossings: tuple[Crossing, ...] = ()
@@ -180,6 +175,10 @@ class Manifest(_Part):
     def _fits_together(self) -> Self:
         if self.input.scalar or self.output.scalar or len(self.output.shape) != 1:
             raise ValueError("input and output of a model are arrays, and its output has one axis")
+        if self.series is not None:
+            widths = (len(self.series.input_names),), (len(self.series.output_names),)
+            if self.input.dtype == "int64" or widths != (self.input.shape, self.output.shape):
+                raise ValueError("series does not name the channels of the input and the output, each once")
         known = {self.input.name: self.input}
         for one in self.carried:
             _add(known, Value(name=one.reads, shape=one.shape, dtype=one.dtype))
@@ -256,10 +255,14 @@ def parse_manifest(data: bytes) -> Manifest:
     if version > VERSION:
         raise Refused(
             f"has version {version} of the format: it was made by a newer version of reservoir-hw, and this one reads "
-            f"versions up to {VERSION}; update reservoir-hw, or export the model with this version"
+            f"version {VERSION}; update reservoir-hw, or export the model with this version"
+        )
+    if version < VERSION:
+        raise Refused(
+            f"has version {version} of the format, and this reservoir-hw reads version {VERSION}: export it again"
         )
     manifest = _validated(data)
-    if (version > 1 or manifest.manifest_sha256) and manifest.manifest_sha256 != digest:
+    if manifest.manifest_sha256 != digest:
         raise Refused("does not have the SHA-256 that it names: it is damaged or was changed")
     return manifest
 

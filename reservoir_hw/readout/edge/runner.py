@@ -34,6 +34,9 @@ from reservoir_hw.readout.sampling import Sampler
 
 # Twice what a character in UTF-8 can have.
 _MOST_PENDING = 8
+# Of a forecast, in one call.
+_WARMUP_STEPS = 1024
+_DOUBLE = np.dtype(np.float64)
 
 
 class EdgeRunner:
@@ -45,6 +48,9 @@ class EdgeRunner:
 
     A sequence goes on from call to call until `reset`, as it does on a `Reservoir`. `step` works on arrays that are
     bound to the graphs once, and lets the reservoir write its states into them.
+
+    Where the bundle says what the user's numbers are (`manifest.series`), inputs and outputs are these; they are scaled
+    in float64, and outputs are float64.
 
     Parameters
     ----------
@@ -102,6 +108,8 @@ class EdgeRunner:
             self._tokens = manifest.output.shape[0]
             # Asked for in every step.
             self._shape, self._dtype = manifest.input.shape, np.dtype(manifest.input.dtype)
+            self._input_scale = None if manifest.series is None else manifest.series.input_scale
+            self._output_scale = None if manifest.series is None else manifest.series.output_scale
             self._stages = stages_of(manifest, sessions, self.reservoirs)
             self._watch = Stopwatch([stage.name for stage in self._stages])
             self.clipped = 0
@@ -178,12 +186,49 @@ class EdgeRunner:
         given = self.checked(inputs)
         self._begin_if_other(given.shape[0])
         if not given.shape[1]:
-            return np.zeros((*given.shape[:2], *self.manifest.output.shape), np.float32)
-        return self._advance(given)
+            return self._as_user(np.zeros((*given.shape[:2], *self.manifest.output.shape), np.float32))
+        return self._as_user(self._advance(given))
 
     def step(self, inputs: Any) -> np.ndarray:
         """Outputs (batch, outputs) of one step of inputs (batch, inputs), or of tokens (batch,)."""
-        return self._step(inputs).copy()
+        outputs = self._step(inputs)
+        return outputs.copy() if self._output_scale is None else self._output_scale.to_user(outputs)
+
+    def forecast(self, inputs: Any, steps: int) -> np.ndarray:
+        """How series (batch, time, inputs) go on, of a model that says the next inputs: (batch, steps, outputs).
+
+        Begins at rest. The answer to the last step given is step 0 of the result, and the next input; and so on.
+        Raises as `run`, and `NotSupported` for a model or a device that cannot be fed with its own answers.
+        """
+        steps = whole_number("steps", steps)
+        self._check_forecast()
+        given = np.asarray(arrays.as_numpy(inputs))
+        if not self.checked(given).shape[1]:
+            raise ShapeError("a forecast goes on from a series of at least one step, and this one has none")
+        self.reset(len(given))
+        outputs = np.empty(0)
+        for start in range(0, given.shape[1], _WARMUP_STEPS):
+            outputs = self.run(given[:, start : start + _WARMUP_STEPS])[:, -1]
+        found = [outputs]
+        for step in range(1, steps):
+            try:
+                found.append(self.step(found[-1]))
+            except OutputFault as fault:
+                fault.outputs = np.stack(found, 1)
+                raise
+            except InputRangeError as error:
+                raise OutputFault(
+                    f"the forecast left the range of the reservoir at its step {step}: {error}",
+                    outputs=np.stack(found, 1),
+                ) from error
+        return np.stack(found, 1)
+
+    def answers(self, outputs: np.ndarray) -> list[str]:
+        """The class of each series with these outputs (batch, time, classes). Raises `NotSupported` without classes."""
+        series = self.manifest.series
+        if series is None or not series.classes:
+            raise NotSupported(f"{self.manifest.model} answers with numbers, and with no classes")
+        return [series.class_of(one[-1:] if self.manifest.reads_last else one) for one in outputs]
 
     def generate(
         self,
@@ -213,7 +258,7 @@ class EdgeRunner:
         return self._as_text(tokens, drawn) if isinstance(prompt, str) else drawn
 
     def checked(self, inputs: Any) -> np.ndarray:
-        """Inputs (batch, time, ...), or tokens (batch, time), in the model's dtype: what `run` looks at first.
+        """Inputs (batch, time, ...), or tokens (batch, time), as the model takes them: what `run` looks at first.
 
         Raises `ShapeError` and `InputRangeError`. A device may refuse inputs for other reasons.
         """
@@ -223,11 +268,17 @@ class EdgeRunner:
             value = self.manifest.input
             raise ShapeError(f"{self.manifest.model} takes {_described(value, 'batch, time')}, not {shape}")
         if self._dtype.kind == "f":
-            given = arrays.to_numpy(given, self._dtype, "inputs")
-            if not arrays.all_finite(given):
-                where = tuple(int(i) for i in np.argwhere(~np.isfinite(given))[0])
+            if self._input_scale is None:
+                numbers = arrays.to_numpy(given, self._dtype, "inputs")
+            else:
+                scaled = self._input_scale.to_model(arrays.to_numpy(given, _DOUBLE, "inputs"))
+                # What becomes infinite is refused next.
+                with np.errstate(over="ignore"):
+                    numbers = scaled.astype(self._dtype, copy=False)
+            if not arrays.all_finite(numbers):
+                where = tuple(int(i) for i in np.argwhere(~np.isfinite(numbers))[0])
                 raise InputRangeError(f"the input at (sequence, step, channel) = {where} is {given[where]}")
-            return given
+            return numbers
         if given.dtype.kind not in "iu":
             raise ShapeError(f"tokens must be whole numbers, not {given.dtype}")
         # One token at a time is what a text is written with, and looking for extremes takes longer than a small graph.
@@ -333,8 +384,23 @@ class EdgeRunner:
             f"{self.manifest.model} gives {outputs[sequence, step, output]} (sequence {sequence}, step "
             f"{self._steps - outputs.shape[1] + step}, output {output}): a reservoir answers with other states than in "
             "training (verify_probe, --verify-probe compares them), or the weights are too large",
-            outputs=outputs[:, :step],
+            outputs=self._as_user(outputs[:, :step]),
         )
+
+    def _as_user(self, outputs: np.ndarray) -> np.ndarray:
+        return outputs if self._output_scale is None else self._output_scale.to_user(outputs)
+
+    def _check_forecast(self) -> None:
+        manifest = self.manifest
+        series = manifest.series
+        widths = self._shape == manifest.output.shape and self._dtype.kind == "f"
+        if not widths or (series is not None and series.input_names != series.output_names):
+            told = "" if series is None else f" ({', '.join(series.output_names)} of {', '.join(series.input_names)})"
+            raise NotSupported(f"{manifest.model} does not say its own next inputs{told}, so it cannot go on alone")
+        if self.whole_sequences or manifest.reads_last:
+            raise NotSupported(f"{manifest.model} answers whole sequences, so it cannot go on alone")
+        if any(device.spec.continuity == "free_running" for device in self.reservoirs):
+            raise NotSupported("a free-running device does not wait for an answer, so it cannot be its next input")
 
     def _begin_if_other(self, batch: int) -> None:
         """At rest, any number of sequences may begin."""

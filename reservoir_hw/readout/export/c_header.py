@@ -19,6 +19,7 @@ import numpy.typing as npt
 
 from reservoir_hw.core.errors import ConfigurationError, ShapeError
 from reservoir_hw.core.provenance import versions
+from reservoir_hw.core.series_format import SeriesFormat
 from reservoir_hw.readout.export._c_int8 import SMALLEST_PEAK, Coding, Int8Matrix, Int8Readout
 from reservoir_hw.readout.export.unchanged import is_unchanged
 from reservoir_hw.readout.linear.training_chunks import Widths
@@ -95,6 +96,7 @@ def c_header(
     input_range: Range | None = None,
     calibration: npt.ArrayLike | None = None,
     provenance: Mapping[str, str] | None = None,
+    series: SeriesFormat | None = None,
 ) -> str:
     """The text of a header for a ridge, RLS, LMS, linear or low-rank readout.
 
@@ -104,6 +106,12 @@ def c_header(
         unsigned int readout_predict(const float *states, [const float *inputs,] float *outputs)           int8
         void readout_predict_q(const int8_t *states_q, [const int8_t *inputs_q,] float *outputs)           int8
         int readout_argmax(const float *outputs)                                            two outputs and more
+
+    Where the model works with scaled numbers (`series`), `predict` takes inputs and gives outputs as the user knows
+    them, in double, and two functions come to it (the second for classes, whose scores stay float):
+
+        void readout_drive(const double *inputs, float *drive)                  what the reservoir is to be driven with
+        const char *readout_class(const float *outputs)
 
     The int8 `predict` returns how many features lay outside their range (or were no number) and were saturated.
 
@@ -116,6 +124,7 @@ def c_header(
         calibration: For int8, instead: recorded features (..., features), whose smallest and largest value give
             the ranges.
         provenance: Texts by name for the comment at the top, such as fingerprints of the device.
+        series: What the user's numbers are.
 
     Raises:
         NotSolved: The readout has no weights yet.
@@ -134,10 +143,10 @@ def c_header(
     comment = _comment(name, precision, (first, second, bias), facts)
     if precision == "int8":
         quantised = int8_readout(readout, state_range=state_range, input_range=input_range, calibration=calibration)
-        return _file(name, comment, widths, second, _int8_code(name, quantised, widths))
+        return _file(name, comment, widths, second, _int8_code(name, quantised, widths), series)
     if not (state_range is None and input_range is None and calibration is None):
         raise ConfigurationError("ranges and calibration are for precision='int8'; float32 needs none: leave them out")
-    return _file(name, comment, widths, second, _float_code(name, matrices))
+    return _file(name, comment, widths, second, _float_code(name, matrices), series)
 
 
 def int8_readout(
@@ -231,11 +240,30 @@ def _comment(
     return ["/*", *(f" * {line}".rstrip() for line in lines), " */"]
 
 
-def _file(name: str, comment: list[str], widths: Widths, second: npt.NDArray | None, code: str) -> str:
+def _file(
+    name: str,
+    comment: list[str],
+    widths: Widths,
+    second: npt.NDArray | None,
+    code: str,
+    series: SeriesFormat | None,
+) -> str:
     macro = name.upper()
     sizes = {"NODES": widths.nodes, "INPUTS": widths.inputs, "FEATURES": widths.features, "OUTPUTS": widths.outputs}
     if second is not None:
         sizes["RANK"] = second.shape[1]
+    if series is None:
+        code = code.replace("@predict", "predict")
+    else:
+        sizes["CHANNELS"] = len(series.inputs)
+        around = _user_code(series, saturates="saturated" in code)
+        code = code.replace("@predict", "model") + _filled(name, widths, around)
+    argmax = _ARGMAX if widths.outputs > 1 and (series is None or series.classes) else ""
+    if series is not None and series.classes:
+        decide = "the scores of its last step"
+        if series.decide == "mean":
+            decide = f"the means of its scores from step {series.decide_from} on (from 0, if it is shorter)"
+        argmax += _CLASS.replace("@decide", decide)
     return "\n".join(
         [
             *comment,
@@ -245,7 +273,7 @@ def _file(name: str, comment: list[str], widths: Widths, second: npt.NDArray | N
             *(f"#define {macro}_{size} {count}u" for size, count in sizes.items()),
             "",
             code.strip("\n"),
-            *(_ARGMAX.replace("@N", macro).replace("@n", name).splitlines() if widths.outputs > 1 else []),
+            *argmax.replace("@N", macro).replace("@n", name).splitlines(),
             "",
             f"#endif /* {macro}_H */",
             "",
@@ -261,6 +289,42 @@ def _float_code(name: str, matrices: Matrices) -> str:
         tables = [_floats("@n_B[@N_RANK][@N_FEATURES]", first), _floats("@n_A[@N_OUTPUTS][@N_RANK]", second)]
     body = _FLOAT_LINEAR if second is None else _FLOAT_LOW_RANK
     return _filled(name, widths, "\n".join([*tables, _floats("@n_bias[@N_OUTPUTS]", bias), _FLOAT_DOT, body]))
+
+
+def _user_code(series: SeriesFormat, *, saturates: bool) -> str:
+    """What is around the model: the user's numbers, scaled in double."""
+    inputs, outputs = series.input_scale, series.output_scale
+    tables = [
+        f"/* inputs: {_text(', '.join(series.input_names))} */",
+        _doubles("@n_input_zero[@N_CHANNELS]", inputs.zero),
+        _doubles("@n_input_gain[@N_CHANNELS]", inputs.gain),
+        f"/* outputs: {_text(', '.join(series.output_names))} */",
+    ]
+    if series.classes:
+        tables.append(_table("static const char *const @n_classes[@N_OUTPUTS]", map(_c_string, series.classes)))
+    else:
+        tables += [
+            _doubles("@n_output_zero[@N_OUTPUTS]", outputs.zero),
+            _doubles("@n_output_gain[@N_OUTPUTS]", outputs.gain),
+        ]
+    marks = {
+        "@float": "float" if series.classes else "double",
+        "@value": "scores[o]" if series.classes else "(double)scores[o] / @n_output_gain[o] + @n_output_zero[o]",
+        "@type": "unsigned int" if saturates else "void",
+        "    @kept\n": "    unsigned int saturated;\n" if saturates else "",
+        "@keep": "saturated = " if saturates else "",
+        "    @return\n": "    return saturated;\n" if saturates else "",
+    }
+    body = _USER_DRIVE + _USER_PREDICT
+    for mark, text in marks.items():
+        body = body.replace(mark, text)
+    return "\n" + "\n".join(tables) + body
+
+
+def _c_string(text: str) -> str:
+    """A literal of UTF-8 bytes; octal, so that no letter ends it or goes on with an escape."""
+    plain = (chr(byte) if 32 <= byte < 127 and byte not in b'"\\?' else f"\\{byte:03o}" for byte in text.encode())
+    return f'"{"".join(plain)}"'
 
 
 def _int8_code(name: str, readout: Int8Readout, widths: Widths) -> str:
@@ -311,6 +375,10 @@ def _floats(declared: str, values: npt.NDArray) -> str:
     return _table(f"static const float {declared}", texts if values.ndim == 2 else texts[0])
 
 
+def _doubles(declared: str, values: npt.NDArray) -> str:
+    return _table(f"static const double {declared}", [repr(float(value)) for value in values])
+
+
 def _table(declaration: str, values: Iterable[Any]) -> str:
     lines = [f"{declaration} = {{"]
     row_of_numbers: list[str] = []
@@ -341,7 +409,7 @@ def _filled(name: str, widths: Widths, code: str) -> str:
 
 
 # In the texts below @n is the name, @N the name in capitals; lines with @+ are for readouts that take the inputs too,
-# those with @- for the others.
+# those with @- for the others. @predict is predict, or model where predict is around it, in the user's numbers.
 
 _ARGMAX = """
 /* The number of the largest of the @N_OUTPUTS outputs, the first of equals. */
@@ -355,6 +423,49 @@ static inline int @n_argmax(const float *outputs)
         }
     }
     return (int)best;
+}
+"""
+
+_CLASS = """
+/* The class with the largest score. A series is decided by @decide. */
+static inline const char *@n_class(const float *outputs)
+{
+    return @n_classes[@n_argmax(outputs)];
+}
+"""
+
+_USER_DRIVE = """
+/* inputs (@N_CHANNELS), in the user's numbers -> what the reservoir is to be driven with (@N_CHANNELS). */
+static inline void @n_drive(const double *inputs, float *drive)
+{
+    unsigned int i;
+    for (i = 0u; i < @N_CHANNELS; ++i) {
+        drive[i] = (float)((inputs[i] - @n_input_zero[i]) * @n_input_gain[i]);
+    }
+}
+"""
+
+# @float is that of the outputs: double where they are scaled, float for scores.
+_USER_PREDICT = """
+@-/* states (@N_NODES) -> outputs (@N_OUTPUTS), in the user's numbers. Returns what @n_model returns. */
+@-static inline @type @n_predict(const float *states, @float *outputs)
+@+/*
+@+ * states (@N_NODES), inputs (@N_INPUTS) -> outputs (@N_OUTPUTS), both in the user's numbers. Returns what @n_model
+@+ * returns.
+@+ */
+@+static inline @type @n_predict(const float *states, const double *inputs, @float *outputs)
+{
+    float scores[@N_OUTPUTS];
+@+    float drive[@N_INPUTS];
+    @kept
+    unsigned int o;
+@+    @n_drive(inputs, drive);
+@-    @keep@n_model(states, scores);
+@+    @keep@n_model(states, drive, scores);
+    for (o = 0u; o < @N_OUTPUTS; ++o) {
+        outputs[o] = @value;
+    }
+    @return
 }
 """
 
@@ -381,9 +492,9 @@ static inline float @n_dot(const float *weights, const float *values, unsigned i
 
 _FLOAT_LINEAR = """
 @-/* states (@N_NODES) -> outputs (@N_OUTPUTS), which must not overlap them. */
-@-static inline void @n_predict(const float *states, float *outputs)
+@-static inline void @n_@predict(const float *states, float *outputs)
 @+/* states (@N_NODES), inputs (@N_INPUTS) -> outputs (@N_OUTPUTS), which must not overlap them. */
-@+static inline void @n_predict(const float *states, const float *inputs, float *outputs)
+@+static inline void @n_@predict(const float *states, const float *inputs, float *outputs)
 {
     unsigned int o;
     for (o = 0u; o < @N_OUTPUTS; ++o) {
@@ -396,7 +507,7 @@ _FLOAT_LINEAR = """
 
 _FLOAT_LOW_RANK = """
 /* states (@N_NODES) -> outputs (@N_OUTPUTS), which must not overlap them: A (B states) + bias. */
-static inline void @n_predict(const float *states, float *outputs)
+static inline void @n_@predict(const float *states, float *outputs)
 {
     float middle[@N_RANK];
     unsigned int o;
@@ -442,9 +553,9 @@ static inline unsigned int @n_quantise(const float *values, unsigned int count, 
 
 _INT8_LINEAR = """
 @-/* states_q (@N_NODES) -> outputs (@N_OUTPUTS). */
-@-static inline void @n_predict_q(const int8_t *states_q, float *outputs)
+@-static inline void @n_@predict_q(const int8_t *states_q, float *outputs)
 @+/* states_q (@N_NODES), inputs_q (@N_INPUTS) -> outputs (@N_OUTPUTS). */
-@+static inline void @n_predict_q(const int8_t *states_q, const int8_t *inputs_q, float *outputs)
+@+static inline void @n_@predict_q(const int8_t *states_q, const int8_t *inputs_q, float *outputs)
 {
     unsigned int o;
     for (o = 0u; o < @N_OUTPUTS; ++o) {
@@ -461,7 +572,7 @@ _INT8_LOW_RANK = f"""
  * states_q (@N_NODES) -> outputs (@N_OUTPUTS): A (B states) + bias. What B gives is coded by its largest entry, anew
  * each time: no range need be known for it, nothing saturates, and the products with A stay in integers.
  */
-static inline void @n_predict_q(const int8_t *states_q, float *outputs)
+static inline void @n_@predict_q(const int8_t *states_q, float *outputs)
 {{
     float middle[@N_RANK];
     int8_t middle_q[@N_RANK];
@@ -492,21 +603,21 @@ static inline void @n_predict_q(const int8_t *states_q, float *outputs)
 
 _INT8_PREDICT = """
 @-/* states (@N_NODES) -> outputs (@N_OUTPUTS). Returns the number of states out of range, which were saturated. */
-@-static inline unsigned int @n_predict(const float *states, float *outputs)
+@-static inline unsigned int @n_@predict(const float *states, float *outputs)
 @+/*
 @+ * states (@N_NODES), inputs (@N_INPUTS) -> outputs (@N_OUTPUTS).
 @+ * Returns the number of states and inputs out of range, which were saturated.
 @+ */
-@+static inline unsigned int @n_predict(const float *states, const float *inputs, float *outputs)
+@+static inline unsigned int @n_@predict(const float *states, const float *inputs, float *outputs)
 {
     int8_t coded[@N_FEATURES];
 @-    const unsigned int saturated =
 @-        @n_quantise(states, @N_NODES, @N_STATE_CENTRE, @N_STATE_PER_UNIT, coded);
-@-    @n_predict_q(coded, outputs);
+@-    @n_@predict_q(coded, outputs);
 @+    const unsigned int saturated =
 @+        @n_quantise(states, @N_NODES, @N_STATE_CENTRE, @N_STATE_PER_UNIT, coded)
 @+        + @n_quantise(inputs, @N_INPUTS, @N_INPUT_CENTRE, @N_INPUT_PER_UNIT, coded + @N_NODES);
-@+    @n_predict_q(coded, coded + @N_NODES, outputs);
+@+    @n_@predict_q(coded, coded + @N_NODES, outputs);
     return saturated;
 }
 """

@@ -13,6 +13,7 @@ from reservoir_hw.core import provenance
 from reservoir_hw.core.errors import ConfigurationError
 from reservoir_hw.core.reservoir import Reservoir
 from reservoir_hw.core.seeds import generator
+from reservoir_hw.core.series_format import SeriesFormat
 from reservoir_hw.core.tokenizer import Tokenizer
 from reservoir_hw.core.validation import whole_number
 from reservoir_hw.readout.edge.bundle import write_bundle
@@ -42,6 +43,7 @@ def export_model(
     tokenizer: Tokenizer | None = None,
     metrics: Metrics | None = None,
     facts: Mapping[str, Any] | None = None,
+    series: SeriesFormat | None = None,
 ) -> Manifest:
     """Write a trained model as a bundle; returns its manifest.
 
@@ -67,6 +69,8 @@ def export_model(
         Of the task, before and after, for the certificate.
     facts
         Further entries of the provenance.
+    series
+        What the user's numbers are, if the model works with scaled ones.
 
     Raises
     ------
@@ -87,6 +91,7 @@ def export_model(
         tokenizer=tokenizer,
         metrics=metrics,
         facts=facts,
+        series=series,
     )
 
 
@@ -102,6 +107,7 @@ def write_plan(
     tokenizer: Tokenizer | None = None,
     metrics: Metrics | None = None,
     facts: Mapping[str, Any] | None = None,
+    series: SeriesFormat | None = None,
 ) -> Manifest:
     """As `export_model`, for a model that was cut already; `devices` are those of the plan's reservoirs, if open."""
     if tokenizer is not None and tokenizer.vocabulary != plan.vocabulary:
@@ -143,6 +149,7 @@ def write_plan(
         "input": plan.input,
         "output": plan.output,
         "output_meaning": plan.output_meaning,
+        "series": series,
         "reads_last": plan.reads_last,
         "segments": tuple(graph.segment for graph in plan.graphs),
         "crossings": tuple(plan.crossings),

@@ -31,8 +31,10 @@ from reservoir_hw.core.errors import (
 )
 from reservoir_hw.core.inputs import Inputs
 from reservoir_hw.core.reservoir import Reservoir
+from reservoir_hw.core.series_format import ChannelFormat, SeriesFormat
 from reservoir_hw.core.tokenizer import CharTokenizer
 from reservoir_hw.experiment.deploy.infer import run_series
+from reservoir_hw.experiment.states import closed_loop
 from reservoir_hw.readout import LinearReadout, ReservoirLayer, ReservoirLM, RidgeReadout, random_embedding
 from reservoir_hw.readout.edge.bundle import Bundle
 from reservoir_hw.readout.edge.latency import Histogram
@@ -465,3 +467,87 @@ def test_without_torch_or_onnx() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+# ---- the user's numbers, and forecasts
+
+
+def columns(count: int, name: str = "u") -> tuple[ChannelFormat, ...]:
+    return tuple(ChannelFormat(name=f"{name}{i}", zero=101325.0 - 7 * i, gain=0.01 + i) for i in range(count))
+
+
+def looking_ahead(device: Reservoir) -> tuple[RidgeReadout, np.ndarray]:
+    """A readout that says the next inputs, and the series (1, 500, 2) of which it has learned it."""
+    time = np.arange(500)[:, None]
+    u = (0.5 * np.sin(time / np.array([7.0, 11.0])))[None].astype(np.float32)
+    # Penalised so much that errors do not grow in the loop.
+    return RidgeReadout(1e-1, input_connection=True).fit(device.run(u)[:, :-1], u[:, 1:], u[:, :-1]), u
+
+
+@pytest.mark.parametrize("scaled", [False, True])
+def test_a_forecast_is_that_of_the_closed_loop(scaled: bool, device: Reservoir, tmp_path: Path) -> None:
+    readout, u = looking_ahead(device)
+    past = np.stack([u[0, 100:350], u[0, 250:500]])
+    expected = closed_loop.forecast(device, readout, past, 60)
+    series = SeriesFormat(inputs=columns(2), outputs=columns(2)) if scaled else None
+    export_model(readout, tmp_path / "m.rhw", reservoirs=device, series=series)
+    with EdgeRunner(tmp_path / "m.rhw", device) as runner:
+        given = past if series is None else series.user_inputs(past)
+        found = runner.forecast(given, 60)
+        assert found.shape == (2, 60, 2)
+        assert found.dtype == (np.float32 if series is None else np.float64)
+        np.testing.assert_array_equal(found, runner.forecast(torch.from_numpy(given), 60))
+    found = found if series is None else series.model_targets(found)
+    assert np.abs(found - expected).max() <= 1e-5
+
+
+def test_what_cannot_go_on_alone(device: Reservoir, series: Path, words: Path, tmp_path: Path) -> None:
+    readout, u = looking_ahead(device)
+    with EdgeRunner(series, device) as runner, pytest.raises(NotSupported, match="does not say its own next inputs"):
+        runner.forecast(u, 3)
+    with EdgeRunner(words, {**DEVICE, "inputs": 4}) as runner, pytest.raises(NotSupported, match="its own next inputs"):
+        runner.forecast(u, 3)
+    other = SeriesFormat(inputs=columns(2), outputs=columns(2, "y"))
+    export_model(readout, tmp_path / "m.rhw", reservoirs=device, series=other)
+    with (
+        EdgeRunner(tmp_path / "m.rhw", device) as runner,
+        pytest.raises(NotSupported, match=r"its own next inputs \(y0, y1 of u0, u1\)"),
+    ):
+        runner.forecast(u, 3)
+    export_model(readout, tmp_path / "m.rhw", reservoirs=device)
+    with EdgeRunner(tmp_path / "m.rhw", device) as runner:
+        with pytest.raises(ShapeError, match="at least one step"):
+            runner.forecast(u[:, :0], 3)
+        with pytest.raises(ConfigurationError, match="steps"):
+            runner.forecast(u, 0)
+    with Toy(continuity="free_running") as free:
+        readout = RidgeReadout(1e-6).fit(free.run(u), u)
+        export_model(readout, tmp_path / "free.rhw", reservoirs=free, probe=False)
+        with EdgeRunner(tmp_path / "free.rhw", free) as runner, pytest.raises(NotSupported, match="free-running"):
+            runner.forecast(u, 3)
+
+
+def test_a_forecast_that_leaves_the_range_keeps_what_it_said(tmp_path: Path) -> None:
+    u = np.linspace(0, 0.9, 40, dtype=np.float32)[None, :, None] * np.ones(2, np.float32)
+    with Toy(input_range=(-1, 1), continuity="held") as device:
+        readout = RidgeReadout(1e-9, input_connection=True).fit(device.run(u), u + 0.025, u)
+        export_model(readout, tmp_path / "m.rhw", reservoirs=device)
+        with EdgeRunner(tmp_path / "m.rhw", device) as runner:
+            with pytest.raises(
+                OutputFault, match="the forecast left the range of the reservoir at its step 5"
+            ) as caught:
+                runner.forecast(u, 30)
+            np.testing.assert_allclose(caught.value.outputs[0, :, 0], 0.9 + 0.025 * np.arange(1, 6), atol=1e-3)
+
+
+def test_what_is_no_number_is_told_as_the_user_gave_it(device: Reservoir, tmp_path: Path) -> None:
+    u = drive(50)
+    readout = RidgeReadout(1e-6).fit(device.run(u), u[..., :1])
+    series = SeriesFormat(inputs=columns(2), outputs=columns(1, "y"))
+    export_model(readout, tmp_path / "m.rhw", reservoirs=device, series=series)
+    with EdgeRunner(tmp_path / "m.rhw", device) as runner:
+        given = series.user_inputs(u)
+        for value, shown in ((np.inf, "inf"), (1e300, r"1e\+300")):
+            given[0, 7, 1] = value
+            with pytest.raises(InputRangeError, match=rf"\(0, 7, 1\) is {shown}"):
+                runner.run(given)

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 
 from reservoir_hw import open_reservoir
 from reservoir_hw.core.errors import ConfigurationError, ShapeError
+from reservoir_hw.core.series_format import ChannelFormat, SeriesFormat
 from reservoir_hw.readout import (
     AttentionReadout,
     LinearReadout,
@@ -602,3 +603,85 @@ def test_the_matrices_are_the_readout() -> None:
     assert A is not None
     assert (B.shape, A.shape, bias.shape) == ((3, 13), (9, 3), (9,))
     assert matrices_of(LinearReadout(3, 2).to(torch.bfloat16)).first.dtype == np.float32
+
+
+# ---- the user's numbers
+
+
+USER_PROGRAM = """
+#include <stdio.h>
+#include "readout.h"
+
+int main(void)
+{
+    static float states[READOUT_NODES], drive[READOUT_CHANNELS];
+    static double inputs[READOUT_CHANNELS];
+    static FLOAT outputs[READOUT_OUTPUTS];
+    unsigned int saturated = 0u, i;
+    while (fread(states, sizeof(float), READOUT_NODES, stdin) == READOUT_NODES
+           && fread(inputs, sizeof(double), READOUT_CHANNELS, stdin) == READOUT_CHANNELS) {
+        readout_drive(inputs, drive);
+        CALL;
+        for (i = 0u; i < READOUT_CHANNELS; ++i) { printf("%.9g,", (double)drive[i]); }
+        for (i = 0u; i < READOUT_OUTPUTS; ++i) { printf("%.17g,", (double)outputs[i]); }
+        printf("%u,%s\\n", saturated, ANSWER);
+    }
+    return 0;
+}
+"""
+CLASSES = ('say "ja"', "wie?\\n", "größer", "d")
+
+
+@needs_cc
+@pytest.mark.parametrize("precision", ["fp32", "int8"])
+@pytest.mark.parametrize("kind", ["ridge", "ridge with inputs", "low rank"])
+@pytest.mark.parametrize("classes", [False, True])
+def test_the_users_numbers(classes: bool, kind: str, precision: Any, tmp_path: Path) -> None:
+    readout, features, nodes = trained(kind)
+    count = matrices_of(readout).widths.outputs
+    named = [ChannelFormat(name=f"in {i} */ ?", zero=101325.0 - i, gain=250.0 + i) for i in range(3)]
+    found = [ChannelFormat(name=f"out {i}", zero=-40.0, gain=1 / (3 + i)) for i in range(count)]
+    labels = CLASSES + tuple(f"class {i}" for i in range(4, count))
+    series = SeriesFormat(
+        inputs=tuple(named), outputs=() if classes else tuple(found), classes=labels if classes else ()
+    )
+    limits = ranges(nodes, features.shape[1]) if precision == "int8" else {}
+    header = c_header(readout, precision=precision, series=series, **limits)
+    drive = features[:, -3:]
+    user = series.user_inputs(drive)
+    given = "states, inputs, outputs" if nodes < features.shape[1] else "states, outputs"
+    source = USER_PROGRAM.replace("FLOAT", "float" if classes else "double")
+    source = source.replace("CALL", f"{'saturated = ' if precision == 'int8' else ''}readout_predict({given})")
+    source = source.replace("ANSWER", "readout_class(outputs)" if classes else '""')
+    program = compiled(tmp_path, header, source, SANITIZED)
+    data = b"".join(a[:nodes].tobytes() + b.tobytes() for a, b in zip(features, user, strict=True))
+    done = subprocess.run([program], input=data, capture_output=True, check=True)
+    rows = [line.split(",", 4 + count) for line in done.stdout.decode().splitlines()]
+    numbers = np.array([[float(word) for word in row[: 4 + count]] for row in rows])
+    # What comes back from the user's numbers may be one rounding away.
+    assert np.abs(numbers[:, :3] - drive).max() < 1e-6
+    outputs = numbers[:, 3 : 3 + count]
+    if precision == "int8":
+        more = (features[:, nodes:],) if nodes < features.shape[1] else ()
+        expected = int8_readout(readout, **limits).predict(features[:, :nodes], *more)[0]
+    else:
+        expected = answers(readout, features, nodes)
+    bound = 1e-5 * max(1, np.abs(expected).max()) if precision == "fp32" else 0.05 * np.abs(expected).max()
+    assert np.abs(series.model_targets(outputs) - expected).max() <= bound
+    assert not numbers[:, -1].any()
+    if classes:
+        assert [row[-1] for row in rows] == [labels[best] for best in outputs.argmax(axis=1)]
+
+
+@needs_cxx
+def test_the_users_numbers_in_cxx(tmp_path: Path) -> None:
+    readout, _, _ = trained("ridge with inputs")
+    channels = tuple(ChannelFormat(name=f"u{i}", zero=1e-300, gain=1e300) for i in range(3))
+    outputs = (*channels, ChannelFormat(name="y"))
+    for series in (SeriesFormat(inputs=channels, classes=CLASSES), SeriesFormat(inputs=channels, outputs=outputs)):
+        header = c_header(readout, series=series)
+        (tmp_path / "readout.h").write_text(header, encoding="ascii")
+        (tmp_path / "main.cc").write_text('#include "readout.h"\nint main() { return 0; }\n')
+        command = [str(CXX), "-std=c++11", "-Wall", "-Wextra", "-Werror", "-c", "main.cc"]
+        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+        assert (done.returncode, done.stderr) == (0, "")

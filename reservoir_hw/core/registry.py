@@ -47,6 +47,8 @@ BUILT_IN: dict[str, dict[str, str]] = {
         "low_rank": "reservoir_hw.readout.models.configuration:LowRankModelConfig",
         "ridge": "reservoir_hw.readout.linear.ridge:RidgeConfig",
         "rls": "reservoir_hw.readout.linear.online:RlsConfig",
+        "sklearn": "reservoir_hw.readout.own.configuration:SklearnConfig",
+        "torch": "reservoir_hw.readout.own.configuration:TorchConfig",
     },
     "tasks": {
         "channel_equalisation": "reservoir_hw.tasks.channel_equalisation.task:ChannelEqualisationConfig",

@@ -40,6 +40,7 @@ from reservoir_hw.experiment.states.harvest import find_states, store_path
 from reservoir_hw.experiment.states.progress import Progress, StepCounter
 from reservoir_hw.experiment.states.progress_bar import shown_progress
 from reservoir_hw.readout.baselines.configuration import BaselineConfig
+from reservoir_hw.readout.configuration import GradientReadoutConfig, StateReadoutConfig
 from reservoir_hw.readout.models.configuration import TokenModelConfig
 from reservoir_hw.tasks.report import REPETITIONS, by_label, metric_values
 from reservoir_hw.tasks.task import Row, Task
@@ -126,6 +127,16 @@ class Experiment:
         """Raise `ConfigurationError` where this machine lacks what a point names, such as a function."""
         for point in self.points:
             point.config.reservoir.check_machine()
+
+    def about_export(self) -> list[str]:
+        """What stands against an export of the readouts that a run will train, a sentence each, as far as known."""
+        found: dict[str, None] = {}
+        for point, task in self._checked_points():
+            readout = point.config.readout
+            if isinstance(readout, StateReadoutConfig):
+                nodes = getattr(point.config.reservoir.for_inputs(readout.channels(task)), "nodes", None)
+                found |= dict.fromkeys([] if nodes is None else readout.about_export(nodes, task))
+        return list(found)
 
     def estimate(self, *, harvest: bool = False) -> Estimate:
         """What a run, or a harvest, will cost. Makes the task's data; opens no device."""
@@ -390,7 +401,7 @@ class Experiment:
             number = self.config.run.point
             return new_run_folder(self.config.run.folder, self.name if number is None else f"{self.name}-{number:03d}")
         trained = any(isinstance(one, TokenModelConfig) for one in self.config.baselines)
-        if not trained and not any(_trainer(point).resumes for point in self.points):
+        if not trained and not any(isinstance(point.config.readout, GradientReadoutConfig) for point in self.points):
             raise ConfigurationError(
                 f"{self._document.origin(('run', 'resume'))}: run.resume goes on with a training by gradients, "
                 "and there is none; states of a device are kept by `reservoir-hw harvest`"

@@ -18,7 +18,7 @@ from reservoir_hw.experiment.run.by_gradients import VALIDATION
 from reservoir_hw.experiment.run.counted_pieces import CountedPieces
 from reservoir_hw.experiment.run.folder import write_array
 from reservoir_hw.experiment.run.speed import Demand, seconds_for_one, seconds_of_a_step
-from reservoir_hw.experiment.run.text_plan import check_gradient_alone, gradient_of
+from reservoir_hw.experiment.run.text_plan import check_gradient_alone, gradient_of, refuse_options_of_texts
 from reservoir_hw.experiment.run.text_speed import endless
 from reservoir_hw.experiment.run.text_training import course, told
 from reservoir_hw.experiment.run.trainer import Cost, PointRun, Trainer
@@ -30,14 +30,10 @@ if TYPE_CHECKING:
     from reservoir_hw.readout.models.gated import SequenceClassifier
     from reservoir_hw.readout.training.options import TrainingOptions
 
-# Settings of `gradient` about windows of a text and states that are computed beforehand.
-_OF_TEXTS = ("paper", "context", "stride", "predict", "shards", "shard_epochs", "keep_states", "embedding_rate")
-
 
 class OnLabels(Trainer):
     """Trains a classifier on whole sequences; what is in its training folder already is gone on with."""
 
-    resumes = True
     shares = False
 
     def check(self, section: str, config: ExperimentConfig, task: Task) -> None:
@@ -50,12 +46,7 @@ class OnLabels(Trainer):
             model.check_gradient(config.reservoir, task.channels)
         elif section == "training":
             check_gradient_alone(config, "gradient: {epochs: 10, batch: 32}")
-            foreign = [name for name in _OF_TEXTS if name in gradient_of(config).model_fields_set]
-            if foreign:
-                raise ConfigurationError(
-                    f"gradient.{', gradient.'.join(foreign)}: for texts and states that are computed beforehand; "
-                    f"readout {model.kind} learns from whole sequences, so leave it out"
-                )
+            refuse_options_of_texts(config, "whole sequences", "context")
 
     def check_harvest(self, config: ExperimentConfig) -> None:
         """Always: the training drives the reservoir."""

@@ -8,7 +8,7 @@ import numpy as np
 
 from reservoir_hw.core.reservoir import Reservoir
 from reservoir_hw.experiment.configuration.experiment import Point
-from reservoir_hw.experiment.run.learning import state_readout
+from reservoir_hw.experiment.run.learning import state_readout, untrained
 from reservoir_hw.experiment.run.speed import Demand, Rounds
 from reservoir_hw.experiment.run.trainer import Cost
 from reservoir_hw.experiment.states.closed_loop import forecast
@@ -25,8 +25,7 @@ def states_demand(reservoir: Reservoir, point: Point, task: Task, cost: Cost, fo
     batch = min(len(task.train.inputs), reservoir.spec.max_batch or len(task.train.inputs))
     chunk_steps = min(max(1, _CHUNK // batch), point.config.run.chunk_steps)
     bursts = plan_of(point, task, chunk_steps=chunk_steps, max_batch=reservoir.spec.max_batch)
-    readout = state_readout(point.config).build()
-    readout.repetitions_ = point.config.training.repetitions
+    readout = untrained(point)
     driving, learning = Rounds(for_s / 2), Rounds(for_s / 2)
     chunk, states = bursts[0].chunks[0], np.empty((0, 0, 0))
     began = time.process_time()

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -103,7 +104,8 @@ def takes_chunks(reservoir: Reservoir | Population) -> bool:
 
 def learn(readout: Readout, task: Task, chunk: DriveChunk, states: Any) -> None:
     """Hand the states of a training chunk to the readout, with the targets that belong to them."""
-    for piece, _ in _pieces(task.train, chunk, taken_by(readout, states), inputs=readout.input_connection):
+    whole, inputs = gathers(readout), readout.input_connection
+    for piece, _ in _pieces(task.train, chunk, taken_by(readout, states), inputs=inputs, whole=whole):
         readout.partial_fit(piece.states, piece.targets, piece.inputs, new_sequence=piece.new_sequence)
 
 
@@ -141,15 +143,47 @@ def taken_by(readout: Readout, states: Any) -> Any:
     return states if getattr(readout, "takes_tensors", False) else as_numpy(states)
 
 
-def _pieces(split: Split, chunk: DriveChunk, states: Any, *, inputs: bool) -> Iterator[tuple[Chunk, tuple[Any, Any]]]:
-    """What of a chunk can be learned from, without padding, and where in the split it lies (sequences, steps)."""
+def gathers(readout: Readout) -> bool:
+    """Whether the readout learns when it has the states of all sequences, each of them whole."""
+    return getattr(readout, "gathers", False)
+
+
+def in_whole(split: Split, chunks: Iterable[tuple[DriveChunk, Any]]) -> Iterator[tuple[DriveChunk, np.ndarray]]:
+    """The chunks of each sequence as one, with its states, without the padding behind its end."""
+    groups: dict[tuple[int, int], list[tuple[DriveChunk, np.ndarray]]] = {}
+    for chunk, states in chunks:
+        if chunk.place is not None:
+            groups.setdefault((chunk.place.rows.start, chunk.place.rows.stop), []).append((chunk, as_numpy(states)))
+    for (first, stop), parts in groups.items():
+        inputs, states = (
+            np.concatenate(arrays, axis=1)
+            for arrays in zip(*((one.inputs, found) for one, found in parts), strict=True)
+        )
+        lengths = split.ends[first:stop] + 1
+        alike = [slice(0, len(lengths))] if len(set(lengths)) == 1 else [slice(i, i + 1) for i in range(len(lengths))]
+        for rows in alike:
+            steps = int(lengths[rows][0])
+            place = Region(slice(first + rows.start, first + rows.stop), 0, steps)
+            yield replace(parts[0][0], inputs=inputs[rows, :steps], place=place), states[rows, :steps]
+
+
+def _pieces(
+    split: Split, chunk: DriveChunk, states: Any, *, inputs: bool, whole: bool = False
+) -> Iterator[tuple[Chunk, tuple[Any, Any]]]:
+    """What of a chunk can be learned from, without padding, and where in the split it lies (sequences, steps).
+
+    Where the ends alone count, `whole` gives all steps, with NaN for the targets of the others.
+    """
     place = chunk.place
     if place is None:
         return
-    if split.at_end:
+    targets = split.targets[place.rows, place.start : place.stop]
+    if split.at_end and whole:
+        at_end = np.arange(place.start, place.stop) == split.ends[place.rows][:, None]
+        targets = np.where(at_end[:, :, None], targets, np.nan)
+    elif split.at_end:
         yield from _ends(split, chunk, states, place, inputs=inputs)
         return
-    targets = split.targets[place.rows, place.start : place.stop]
     given = chunk.inputs if inputs else None
     if split.lengths is None:
         times = slice(place.start, place.stop)

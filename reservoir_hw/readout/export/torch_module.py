@@ -53,12 +53,17 @@ _REDUCTIONS = ("L1", "L2", "LogSum", "LogSumExp", "Max", "Mean", "Min", "Prod", 
 
 
 def export_module(
-    module: nn.Module, example: Tensor, *, name: str = "module", reservoir: ReservoirSpec | None = None
+    module: nn.Module,
+    example: Tensor,
+    *,
+    name: str = "module",
+    reservoir: ReservoirSpec | None = None,
+    input_connection: bool = False,
 ) -> Plan:
     """A module that takes (batch, time, features) to (batch, time, outputs), with both axes dynamic.
 
-    With `reservoir`, the features are the states of that device: the plan drives it with its input as it is, and the
-    module reads. Without, they are the plan's input. The module computes in evaluation mode, in single precision
+    With `reservoir`, the features are the states of that device, followed by its inputs with `input_connection`: the
+    plan drives it with its input as it is, and the module reads. Without, they are the plan's input. The module computes in evaluation mode, in single precision
     with any `precision`. One that mixes positions is right for whole sequences only, and not step by step.
 
     `example` fixes the width and the dtype of the features; its numbers do not matter. The graph is compared with the
@@ -69,16 +74,20 @@ def export_module(
     example = _checked_example(example)
     dtype = _DTYPES[str(example.dtype)]
     width = int(example.shape[2])
-    if reservoir is not None and (reservoir.nodes, reservoir.dtype) != (width, dtype):
-        raise ConfigurationError(
-            f"the example has {width} features of {dtype}, the reservoir {reservoir.nodes} nodes of {reservoir.dtype}"
-        )
-    features = Value(name="inputs" if reservoir is None else "states_0", shape=(width,), dtype=dtype)
-    plan_input = features
-    if reservoir is not None:
+    if reservoir is None:
+        read = [Value(name="inputs", shape=(width,), dtype=dtype)]
+        plan_input = read[0]
+    else:
+        given = reservoir.nodes + reservoir.inputs * input_connection
+        if (given, reservoir.dtype) != (width, dtype):
+            raise ConfigurationError(
+                f"the example has {width} features of {dtype}, the reservoir gives {given} of {reservoir.dtype}"
+            )
         plan_input = Value(name="inputs", shape=(reservoir.inputs,), dtype=reservoir.dtype)
+        states = Value(name="states_0", shape=(reservoir.nodes,), dtype=reservoir.dtype)
+        read = [states, plan_input] if input_connection else [states]
     try:
-        given = _outputs(module, example)
+        answered = _outputs(module, example)
     except ReservoirError:
         raise
     except RuntimeError as error:
@@ -86,12 +95,15 @@ def export_module(
             f"a module of type {type(module).__name__} does not take its example, {tuple(example.shape)} of "
             f"{dtype}: {_reason(error)}"
         ) from error
-    output = Value(name="outputs", shape=(given.shape[2],), dtype=_DTYPES[given.dtype.name])
+    output = Value(name="outputs", shape=(answered.shape[2],), dtype=_DTYPES[answered.dtype.name])
     graph = Graph(0, Weights())
-    graph.give(output, emit_module(graph, graph.read(features), module, example, name))
+    names = [graph.read(value) for value in read]
+    features = names[0] if len(names) == 1 else graph.node("Concat", *names, axis=-1)
+    graph.give(output, emit_module(graph, features, module, example, name))
 
     def reference(values: Values) -> Values:
-        return {"outputs": _outputs(module, torch.from_numpy(values[features.name]))}
+        features = np.concatenate([values[value.name] for value in read], axis=-1)
+        return {"outputs": _outputs(module, torch.from_numpy(features))}
 
     return Plan(
         model=type(module).__name__,
@@ -104,7 +116,7 @@ def export_module(
         reservoirs=[] if reservoir is None else [reservoir],
         crossings=[] if reservoir is None else [Crossing(slot=0, after=0, drive="inputs", states="states_0")],
         target="whole" if reservoir is None else "segments",
-        whole_sequences=_mixes_positions(module, example),
+        whole_sequences=mixes_positions(module, example),
     )
 
 
@@ -134,7 +146,7 @@ def emit_readout(graph: LayerGraph, states: str, module: nn.Module, name: str = 
         )
     example = torch.zeros(1, 1, features)
     module = _in_single(module, example)
-    if _mixes_positions(module, example):
+    if mixes_positions(module, example):
         raise ConfigurationError(
             f"a readout of type {type(module).__name__} mixes the positions of a sequence, so that a text token by "
             "token would give other logits than in one piece: use one that treats positions independently"
@@ -142,7 +154,7 @@ def emit_readout(graph: LayerGraph, states: str, module: nn.Module, name: str = 
     return emit_module(graph, states, module, example, name)
 
 
-def _mixes_positions(module: nn.Module, example: Tensor) -> bool:
+def mixes_positions(module: nn.Module, example: Tensor) -> bool:
     """Whether the module's output at a position depends on others, as far as `_MEMORY` steps away."""
     for steps in (5, _MEMORY):
         trial = _unseen(example, 2, steps)

@@ -19,6 +19,7 @@ from reservoir_hw.experiment.configuration.experiment import (
     ExperimentConfig,
     Point,
     grid,
+    named,
     parse_experiment,
     reservoir_baselines,
     trained_baselines,
@@ -62,8 +63,10 @@ _TRAINERS: dict[str, Trainer] = {
 class Experiment:
     """A validated experiment: every point of its grid was checked when it was made.
 
-    Use `Experiment.from_file(path).run()`, or give a mapping with the same keys as a file. Experiments that are given
-    the same `tasks` share the data of equal tasks; those that are given the same `device` leave it open from one to the
+    Use `Experiment.from_file(path).run()`, or give a mapping with the same keys as a file. Task, reservoir and readout
+    in it may also be objects of configuration classes, those of your program too (`{"task": MyTask(steps=500), ...}`),
+    and what names a function or a class may be that itself. Experiments that are given the same `tasks` share the data
+    of equal tasks; those that are given the same `device` leave it open from one to the
     next while only its knobs differ, and whoever gives it closes it.
     """
 
@@ -75,7 +78,7 @@ class Experiment:
         device: OpenDevice | None = None,
     ) -> None:
         if not isinstance(document, Document):
-            document = Document.from_mapping(document, "the given mapping")
+            document = Document.from_mapping(named(document), "the given mapping")
         self._document = document
         self.config: ExperimentConfig = parse_experiment(document)
         self.points: list[Point] = grid(document)

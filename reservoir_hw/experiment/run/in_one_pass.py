@@ -220,7 +220,7 @@ class InOnePass(Trainer):
                     readout = found[0][0]
                     if getattr(readout, "mixes_positions", False):
                         raise ConfigurationError(
-                            f"a closed loop asks for each output by itself, and those of readout {point.config.readout.label} "
+                            f"a closed loop asks for each output by itself, and those of {point.config.readout.label} "
                             "depend on other steps: take a module that treats steps independently"
                         )
                     found = [(readout, forecast(reservoir, readout, task.test.inputs, horizon, on_steps))]

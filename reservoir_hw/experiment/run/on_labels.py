@@ -84,7 +84,7 @@ class OnLabels(Trainer):
             -cost.training_steps // (options.evaluation_steps or cost.training_steps)
         )
         began = time.process_time()
-        with _opened(point, task) as (built, _):
+        with opened_classifier(point, task) as (built, _):
             building = time.process_time() - began
             step = seconds_of_a_step(_training(built, task, endless(options)), 0.7 * for_s)
             one = seconds_for_one(_judged(built, task.test, options.batch), 0.3 * for_s)
@@ -93,7 +93,7 @@ class OnLabels(Trainer):
     def run(self, run: PointRun) -> None:
         """Open the reservoir, train, judge, and keep weights and outputs."""
         run.say("opening")
-        opened = _opened(run.point, run.task, run.files.record)
+        opened = opened_classifier(run.point, run.task, run.files.record)
         with opened as (model, devices), run.on(devices), CountedPieces(run.files.training, devices) as counted:
             _train_and_keep(model, counted, run)
 
@@ -103,7 +103,7 @@ def _model_of(config: ExperimentConfig) -> ClassifierConfig:
 
 
 @contextlib.contextmanager
-def _opened(
+def opened_classifier(
     point: Point, task: Task, record: str | None = None
 ) -> Iterator[tuple[SequenceClassifier, list[Reservoir]]]:
     """The untrained model of a point around its open reservoir, and the reservoir without its twin."""
@@ -199,7 +199,7 @@ def _judged(model: SequenceClassifier, split: Split, batch: int) -> Iterator[int
 
 
 def _outputs(model: SequenceClassifier, split: Split, batch: int) -> np.ndarray:
-    """Outputs (sequences, time, classes), 0 but at the ends. Sequences of like length stand together."""
+    """Outputs (sequences, time, classes): the answers for sequences, at their ends, or at all steps that are judged."""
     import torch
 
     from reservoir_hw.readout.models.evaluating import evaluating
@@ -212,7 +212,11 @@ def _outputs(model: SequenceClassifier, split: Split, batch: int) -> np.ndarray:
             ends = split.ends[rows]
             inputs = torch.from_numpy(split.inputs[rows, : ends.max() + 1]).to(device)
             logits = model(inputs, torch.from_numpy(ends + 1).to(device))
-            found[first + np.arange(len(ends)), ends] = logits.float().cpu().numpy()
+            answers = logits.float().cpu().numpy()
+            if split.at_end:
+                found[first + np.arange(len(ends)), ends] = answers
+            else:
+                found[rows] = np.where(split.valid[rows][:, :, None], answers[:, None], 0)
     return found
 
 

@@ -140,7 +140,7 @@ def check_gradient(config: ExperimentConfig, example: str) -> GradientConfig:
 
 
 def refuse_options_of_texts(config: ExperimentConfig, learns_from: str, *more: str) -> None:
-    """Raise `ConfigurationError` for settings about windows of a text, and shards, and for `more`, which would do nothing."""
+    """Raise `ConfigurationError` for settings of texts and their shards, and for `more`, which would do nothing."""
     foreign = [name for name in (*_OF_TEXTS, *more) if name in gradient_of(config).model_fields_set]
     if foreign:
         raise ConfigurationError(

@@ -155,10 +155,8 @@ def in_whole(split: Split, chunks: Iterable[tuple[DriveChunk, Any]]) -> Iterator
         if chunk.place is not None:
             groups.setdefault((chunk.place.rows.start, chunk.place.rows.stop), []).append((chunk, as_numpy(states)))
     for (first, stop), parts in groups.items():
-        inputs, states = (
-            np.concatenate(arrays, axis=1)
-            for arrays in zip(*((one.inputs, found) for one, found in parts), strict=True)
-        )
+        inputs = np.concatenate([chunk.inputs for chunk, _ in parts], axis=1)
+        states = np.concatenate([found for _, found in parts], axis=1)
         lengths = split.ends[first:stop] + 1
         alike = [slice(0, len(lengths))] if len(set(lengths)) == 1 else [slice(i, i + 1) for i in range(len(lengths))]
         for rows in alike:

@@ -57,8 +57,6 @@ def plan_of_states(
 
     width = reservoir.nodes + reservoir.inputs * readout.input_connection
     example = torch.zeros(1, 1, width, dtype=getattr(torch, reservoir.dtype))
-    plan = export_module(
+    return export_module(
         readout.network, example, name="readout", reservoir=reservoir, input_connection=readout.input_connection
     )
-    plan.model = readout.config.label
-    return plan

@@ -30,15 +30,20 @@ class OwnConfig(StateReadoutConfig):
     def check_task(self, task: Task) -> None:
         """Something that is known must be left to learn from behind the washout."""
         super().check_task(task)
-        split = task.train
-        known = ~np.isnan(split.targets).any(axis=2) & split.valid
-        if split.at_end:
-            known &= np.arange(known.shape[1]) == split.ends[:, None]
-        if not known[:, self.washout :].any():
+        if not len(self._learned(task)):
             raise ConfigurationError(
                 f"washout is {self.washout}, and behind it no target of the training is known: nothing is left to "
                 "learn from"
             )
+
+    def _learned(self, task: Task) -> np.ndarray:
+        """The targets (steps, outputs) that are learned."""
+        split = task.train
+        known = ~np.isnan(split.targets).any(axis=2) & split.valid
+        known[:, : self.washout] = False
+        if split.at_end:
+            known &= np.arange(known.shape[1]) == split.ends[:, None]
+        return split.targets[known]
 
 
 class TorchConfig(OwnConfig, GradientReadoutConfig):
@@ -46,7 +51,7 @@ class TorchConfig(OwnConfig, GradientReadoutConfig):
 
     kind: Literal["torch"]
     module: FunctionName = Field(
-        description="the class as module:class; it is given nodes and outputs if it takes them"
+        description="the class as module:class, which is given nodes and outputs if it takes them"
     )
     loss: Literal["mse", "mae", "l1", "cross_entropy"] | FunctionName = Field(
         default="mse", description="or module:function of outputs and targets, (steps, outputs) each"
@@ -71,18 +76,14 @@ class TorchConfig(OwnConfig, GradientReadoutConfig):
         return TorchReadout(self)
 
     def check_task(self, task: Task) -> None:
-        """As for every readout; and this machine has the class and the loss."""
+        """As for every readout; this machine has the class and the loss, and a cross-entropy one class at each step."""
         super().check_task(task)
         import_function(self.module, "module", "class")
         if ":" in self.loss:
             import_function(self.loss, "loss")
-
-    def check_targets(self, targets: np.ndarray) -> None:
-        """A cross-entropy needs one class at each step."""
-        if self.loss != "cross_entropy":
-            return
-        known = targets[~np.isnan(targets).any(axis=2)]
-        if targets.shape[2] < 2 or not (np.isin(known, (0, 1)).all() and (known.sum(axis=1) == 1).all()):
+        targets = self._learned(task)
+        one_class = np.isin(targets, (0, 1)).all() and (targets.sum(axis=1) == 1).all()
+        if self.loss == "cross_entropy" and (task.outputs < 2 or not one_class):
             raise ConfigurationError("loss cross_entropy needs targets that are 1 for one class and 0 for all others")
 
     def check_features(self, nodes: int, task: Task) -> None:

@@ -45,8 +45,9 @@ class SklearnReadout(GatheredReadout):
     def estimator(self) -> Any:
         """The estimator, not fitted. Raises `ConfigurationError` where it cannot be made."""
         target, params = self.config.estimator, self.config.params
+        make = import_function(target, "estimator", "class")
         try:
-            found = import_function(target, "estimator", "class")(**params)
+            found = make(**params)
         except (TypeError, ValueError) as error:
             raise ConfigurationError(f"estimator: {target} cannot be made with {params}: {error}") from error
         if not (hasattr(found, "fit") and hasattr(found, "predict")):
@@ -116,11 +117,7 @@ class SklearnReadout(GatheredReadout):
             # Of two classes: how much it is the second.
             scores = np.stack([-scores, scores], axis=1)
         # A class that was not in the training is never chosen.
-        found = (
-            np.full((len(features), outputs), scores.min() - 1.0)
-            if len(classes) < outputs
-            else np.empty((len(features), outputs))
-        )
+        found = np.full((len(features), outputs), scores.min() - 1.0)
         found[:, classes] = scores
         return found
 

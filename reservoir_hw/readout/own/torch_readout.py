@@ -48,6 +48,7 @@ class StandardisedModule(nn.Module):
     def __init__(self, module: nn.Module, scale: FeatureScale) -> None:
         super().__init__()
         self.module = module
+        self.exported_as = type(module).__name__
         self.dtype = next((one.dtype for one in module.parameters()), torch.float32)
         self.register_buffer("centre", torch.from_numpy(scale.centre.copy()).to(self.dtype))
         self.register_buffer("spread", torch.from_numpy(scale.spread.copy()).to(self.dtype))
@@ -233,7 +234,7 @@ class TorchReadout(GatheredReadout):
 
 def _cut(states: np.ndarray, targets: np.ndarray, context: int) -> tuple[np.ndarray, np.ndarray]:
     """Windows of sequences (batch, time, ·); the last of each is filled up with steps that do not count."""
-    batch, steps = states.shape[:2]
+    steps = states.shape[1]
     behind = ((0, 0), (0, -steps % context), (0, 0))
     states, targets = np.pad(states, behind), np.pad(targets, behind, constant_values=np.nan)
     return states.reshape(-1, context, states.shape[2]), targets.reshape(-1, context, targets.shape[2])

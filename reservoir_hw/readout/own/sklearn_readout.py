@@ -182,8 +182,9 @@ class SklearnReadout(GatheredReadout):
         readout = cls(SklearnConfig(**facts["settings"]))
         if not arrays:
             raise ConfigurationError(
-                f"{os.fspath(path)}: {readout.config.estimator} is no linear form, and its fit was not kept, as that "
-                "would take a pickle: run the experiment again; its outputs for the test are in the run folder"
+                f"{os.fspath(path)}: {readout.config.estimator} is no linear form: it cannot be exported, and its fit "
+                "was not kept, as that would take a pickle; its outputs for the test are in the run folder. Run the "
+                "experiment again, with a linear estimator or readout torch for an export"
             )
         readout._widths = Widths(facts["nodes"], facts["inputs"], facts["outputs"])
         scale = FeatureScale(arrays["centre"], arrays["spread"])

@@ -55,6 +55,7 @@ def check(
         if estimate:
             # Of a sweep, each trial.
             cost = experiment.measured_estimate()
+        remarks = [] if estimate else experiment.about_export()
         change = None
         if reservoir is not None and not estimate:
             # What is set in the new section means nothing to the file's own.
@@ -66,6 +67,7 @@ def check(
             change = swapped(Experiment(load_document(file, set=own, environment=variables)), experiment)
     if json:
         found = {"valid": True, "points": len(experiment.points), "estimate": cost.as_dict()}
+        found |= {"remarks": remarks} if remarks else {}
         print_json({**found, **({} if change is None else asdict(change))})
         return
     if not estimate:
@@ -77,6 +79,8 @@ def check(
                 typer.echo(f"left out: {sentence}")
         elif about := mask_text(experiment.points[0], experiment):
             typer.echo(about)
+        for remark in remarks:
+            typer.echo(f"warning: {remark}", err=True)
         if sweep is not None:
             typer.echo(f"with {describe(sweep)}; each trial is")
     typer.echo(str(cost))

@@ -1,7 +1,7 @@
-"""Functions of a lab that a configuration names: "package.module:function".
+"""Functions and classes of a lab that a configuration names: "package.module:function".
 
-A program can also give the function itself. Its name then ends with a digest of its source, so that a configuration is
-text in any case, and tells one version of a function from another.
+A program can also give the function or the class itself. Its name then ends with a digest of its source, so that a
+configuration is text in any case, and tells one version of a function from another.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def import_function(target: str, key: str, what: str = "function") -> Callable[.
         found: Any = import_module(module)
     except Exception as error:
         if digest:
-            raise _no_longer_given(target, key, "this process does not have it") from error
+            raise _no_longer_given(target, key, what, "this process does not have it") from error
         # Whatever the module does on import: a syntax error, a division by zero, a missing driver.
         raise ConfigurationError(
             f"{key}: {target!r} cannot be imported: {type(error).__name__}: {error} "
@@ -83,14 +83,14 @@ def import_function(target: str, key: str, what: str = "function") -> Callable[.
             found = getattr(found, part)
     except AttributeError as error:
         if digest:
-            raise _no_longer_given(target, key, "this process does not have it") from error
+            raise _no_longer_given(target, key, what, "this process does not have it") from error
         close = difflib.get_close_matches(name, dir(found), 1)
         hint = f"; did you mean {close[0]!r}?" if close else ""
         raise ConfigurationError(f"{key}: {module} has no {what} {name!r}{hint}") from error
     if not callable(found):
         raise ConfigurationError(f"{key}: {target!r} is not a {what}")
     if digest and digest != _digest(found):
-        raise _no_longer_given(target, key, "its source is another one now")
+        raise _no_longer_given(target, key, what, "its source is another one now")
     return found
 
 
@@ -99,9 +99,9 @@ def without_digest(target: str) -> str:
     return target.partition("@")[0]
 
 
-def _no_longer_given(target: str, key: str, why: str) -> ConfigurationError:
+def _no_longer_given(target: str, key: str, what: str, why: str) -> ConfigurationError:
     return ConfigurationError(
-        f"{key}: {without_digest(target)!r} was given by a Python program, and {why}; give the function again, or "
+        f"{key}: {without_digest(target)!r} was given by a Python program, and {why}; give the {what} again, or "
         "write it into a module and name it in the configuration"
     )
 
@@ -126,12 +126,19 @@ def _digest(function: Any) -> str:
     try:
         source = inspect.getsource(_described(inner))
     except (OSError, TypeError):
-        # Typed into a prompt, or compiled from C.
-        code = getattr(inner, "__code__", None)
-        plain = [const for const in code.co_consts if isinstance(const, _PLAIN)] if code else []
-        source = repr((code.co_code, code.co_names, plain)) if code else repr(_described(inner))
+        # Typed into a prompt or a notebook, or compiled from C.
+        described = _described(inner)
+        parts = vars(described).items() if isinstance(described, type) else [("", inner)]
+        found = [(name, _compiled(part)) for name, part in parts if hasattr(part, "__code__")]
+        source = repr(found) if found else repr(described)
     values = [value if isinstance(value, _PLAIN) else type(value).__qualname__ for value in carried]
     return hashlib.sha256(repr((source, values)).encode()).hexdigest()[:12]
+
+
+def _compiled(function: Any) -> tuple[Any, ...]:
+    """What stands for the source of a function where it cannot be read."""
+    code = function.__code__
+    return code.co_code, code.co_names, [const for const in code.co_consts if isinstance(const, _PLAIN)]
 
 
 def _same(carried: list[Any], others: list[Any]) -> bool:

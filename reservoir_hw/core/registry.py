@@ -47,6 +47,8 @@ BUILT_IN: dict[str, dict[str, str]] = {
         "low_rank": "reservoir_hw.readout.models.configuration:LowRankModelConfig",
         "ridge": "reservoir_hw.readout.linear.ridge:RidgeConfig",
         "rls": "reservoir_hw.readout.linear.online:RlsConfig",
+        "sklearn": "reservoir_hw.readout.own.configuration:SklearnConfig",
+        "torch": "reservoir_hw.readout.own.configuration:TorchConfig",
     },
     "tasks": {
         "channel_equalisation": "reservoir_hw.tasks.channel_equalisation.task:ChannelEqualisationConfig",
@@ -92,6 +94,9 @@ BUILT_IN: dict[str, dict[str, str]] = {
 }
 
 
+_GIVEN: dict[str, dict[str, Plugin]] = {}
+
+
 @dataclass(frozen=True)
 class Plugin:
     """Where a kind comes from. `target` is "module:class"."""
@@ -100,9 +105,13 @@ class Plugin:
     kind: str
     target: str
     origin: str
+    given: type[Config] | None = None
+    """The class itself, where a program has given it (`give`)."""
 
     def load(self) -> type[Config]:
         """Import the configuration class. It must be light: heavy imports belong into its `build`."""
+        if self.given is not None:
+            return self.given
         try:
             found: Any = EntryPoint(self.kind, self.target, self.group).load()
         except Exception as error:
@@ -130,7 +139,26 @@ def available(group: str) -> dict[str, Plugin]:
                 f"{origin} ({entry.value}); uninstall one of them"
             )
         plugins[entry.name] = Plugin(group, entry.name, entry.value, origin)
-    return plugins
+    return plugins | _GIVEN.get(group, {})
+
+
+def give(group: str, kind: type[Config]) -> None:
+    """Make a class of this program known as a kind, to this process alone; one that is defined again replaces it.
+
+    Raises `ConfigurationError` where it does not say its kind, or the kind is another package's.
+    """
+    where = f"{kind.__module__}:{kind.__qualname__}"
+    names = get_args(kind.model_fields["kind"].annotation) if "kind" in kind.model_fields else ()
+    if not names:
+        raise ConfigurationError(f"{where} needs the field kind: Literal[...], by which a configuration names it")
+    for name in names:
+        known = available(group).get(name)
+        if known is not None and known.target != where:
+            raise ConfigurationError(
+                f"{where}: the {group} kind {name!r} is that of {known.origin} ({known.target}): take another name"
+            )
+        if known is None or known.given is not None:
+            _GIVEN.setdefault(group, {})[name] = Plugin(group, name, where, "this program", kind)
 
 
 @cache
@@ -146,7 +174,10 @@ def find(group: str, kind: str) -> Plugin:
     if kind not in plugins:
         close = get_close_matches(kind, plugins, n=1)
         hint = f"; did you mean {close[0]!r}?" if close else ""
-        raise ConfigurationError(f"unknown kind {kind!r}{hint} (known {group}: {', '.join(sorted(plugins))})")
+        raise ConfigurationError(
+            f"unknown kind {kind!r}{hint} (known {group}: {', '.join(sorted(plugins))}; one that a "
+            "Python program has given is known to that program alone)"
+        )
     return plugins[kind]
 
 

@@ -6,6 +6,7 @@ from reservoir_hw.core.lazy import lazy_names
 
 if TYPE_CHECKING:
     from reservoir_hw.experiment.configuration.experiment import ExperimentConfig as ExperimentConfig
+    from reservoir_hw.experiment.deploy.load import load_model as load_model
     from reservoir_hw.experiment.run.experiment import Experiment as Experiment
     from reservoir_hw.experiment.run.result import Result as Result
 

@@ -60,6 +60,11 @@ class Readout(Protocol):
     repetitions_: int
     takes_tensors: bool
     """Whether states may be torch tensors on any device. A readout that does not say so gets numpy arrays."""
+    gathers: bool
+    """Whether it gets whole sequences, with NaN for targets that do not count, and learns in `solve`, in the main
+    thread. False for a readout that does not say so."""
+    mixes_positions: bool
+    """Of one that gathers: whether an output depends on other steps, so that `predict` needs whole sequences."""
 
     @property
     def report_(self) -> dict[str, Any]:
@@ -97,6 +102,8 @@ class StateReadoutConfig(ReadoutConfig):
     """A readout that learns in one pass over the states of a task's series."""
 
     trained = "in one pass"
+    gathers: ClassVar[bool] = False
+    """Whether its readout holds the states of the whole training in memory (`Readout.gathers`)."""
 
     @abstractmethod
     def build(self) -> Readout:
@@ -122,6 +129,11 @@ class StateReadoutConfig(ReadoutConfig):
     def check_features(self, nodes: int, task: Task) -> None:
         """Raise `ConfigurationError` if these settings cannot learn from so many nodes on this task."""
         del nodes, task
+
+    def about_export(self, nodes: int, task: Task) -> list[str]:
+        """What stands against an export of what will be trained, a sentence each."""
+        del nodes, task
+        return []
 
     def check_task(self, task: Task) -> None:
         """Raise `ConfigurationError` if these settings cannot serve this task."""

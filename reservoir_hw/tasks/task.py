@@ -91,6 +91,10 @@ class Split:
             return counted
         return counted & (np.arange(steps) < np.asarray(self.lengths)[:, None])
 
+    def counted_at(self, row: int, steps: np.ndarray) -> np.ndarray:
+        """(steps,), whether these of a sequence count."""
+        return np.ones(len(steps), dtype=bool) if self.counted is None else self.counted[row, steps]
+
     def of(self, rows: Any, steps: Any = slice(None)) -> Split:
         """Some of the sequences, and of their steps; the lengths are those of whole sequences."""
         return Split(
@@ -207,10 +211,6 @@ class Task(ABC):
     """What is neither learned from nor judged: a training by gradients may look at it to know when to stop."""
     own_validation: str = ""
     """How a task that `kind: validation` does not split is told to be judged on what it holds out."""
-    series: SeriesFormat | None = None
-    """What the user's numbers are, if inputs and targets are scaled or have names; None: they are as they are."""
-    facts: Mapping[str, Any] = MappingProxyType({})
-    """Of which data it is made, for the provenance: sha256, rows. A run is judged and exported on the same alone."""
     piece_steps: int = 1
     """A test is judged in pieces of so many steps, and holds a whole number of them."""
     series: SeriesFormat | None = None

@@ -168,6 +168,27 @@ class Point:
         return ", ".join(f"{key.rpartition('.')[2]} {self.called[key]}" for key in self.values)
 
 
+def named(data: Mapping[str, Any]) -> dict[str, Any]:
+    """A mapping in which sections may be objects of configuration classes, also of a program's own, as plain values.
+
+    Raises `ConfigurationError` as `registry.give`.
+    """
+    found = dict(data)
+    for section, group in SECTIONS.items():
+        if isinstance(found.get(section), Config):
+            found[section] = _plain_section(group, found[section])
+    baselines = found.get("baselines")
+    if isinstance(baselines, list):
+        found["baselines"] = [_plain_section("baselines", one) if isinstance(one, Config) else one for one in baselines]
+    return found
+
+
+def _plain_section(group: str, section: Config) -> dict[str, Any]:
+    registry.give(group, type(section))
+    given = section.model_dump(mode="json", serialize_as_any=True, exclude_unset=True)
+    return {"kind": getattr(section, "kind"), **given}  # noqa: B009 - of any kind
+
+
 def parse_experiment(document: Document) -> ExperimentConfig:
     """Validate a document; every problem names the line, option or variable it came from."""
     if "kind" in document.data:

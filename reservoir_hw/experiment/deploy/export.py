@@ -70,8 +70,8 @@ def export_run(
     readout = chosen.point.config.readout
     if readout.trained not in _EXPORTS:
         raise ConfigurationError(
-            f"row {chosen.number} of {run}: readout {readout.kind} is exported from Python alone (docs/export.md), "
-            f"with the weights in {chosen.weights}"
+            f"row {chosen.number} of {run}: readout {readout.kind} is exported from Python alone: "
+            "export_model(load_model(RUN), PATH)"
         )
     if target != "c":
         _require_export()

@@ -73,7 +73,7 @@ def _write_readout(
     if work.target == "c":
         limits = ranges if ranges is not None else ranges_of(spec, None, None)
         return write_header(work, readout, [spec], limits, recorded)
-    from reservoir_hw.readout.export.linear_readout import plan_of_readout
+    from reservoir_hw.readout.export.segments import plan_of_states
     from reservoir_hw.readout.export.whole_model import whole_plan
 
     devices = [] if device is None else [device]
@@ -86,7 +86,7 @@ def _write_readout(
         plan = whole_plan(readout, simulated_networks(devices), work.precision, reservoir=device)
         recorded = carried_at_rest(plan, recorded)
     else:
-        plan = plan_of_readout(readout, spec, work.precision, recorded=recorded)
+        plan = plan_of_states(readout, spec, work.precision, recorded=recorded)
     return work.write_bundle(plan, devices, recorded, metrics, repetitions=repetitions)
 
 
@@ -99,9 +99,9 @@ def _quantised_readout(
 
         coded = int8_readout(readout, **used_ranges(readout, ranges))
         return QuantisedReadout(readout.input_connection, lambda states, inputs: coded.predict(states, inputs)[0])
-    from reservoir_hw.readout.export.linear_readout import plan_of_readout
+    from reservoir_hw.readout.export.segments import plan_of_states
 
-    (compute,) = session_computes(plan_of_readout(readout, spec, "int8"))
+    (compute,) = session_computes(plan_of_states(readout, spec, "int8"))
 
     def outputs(states: np.ndarray, inputs: np.ndarray | None) -> np.ndarray:
         given = {"states_0": states.astype(spec.dtype)}

@@ -43,8 +43,8 @@ def export_model(work: ExportJob, *, offline: bool) -> ExportResult:
     tokenizer = load_tokenizer(row.tokenizer)
     with ExitStack() as stack:
         if offline:
-            task, devices = None, None
-            model = stack.enter_context(_model_without_devices(row, tokenizer))
+            task = None
+            model, devices = stack.enter_context(model_without_devices(row, tokenizer))
         else:
             task = model_of(config).tokens_of(row.task())
             if task.vocabulary != tokenizer.vocabulary:
@@ -143,10 +143,10 @@ class DeclaredReservoir(Reservoir):
 
 
 @contextmanager
-def _model_without_devices(row: TrainedRow, tokenizer: Tokenizer) -> Iterator[TokenModel]:
-    """The model around what the devices declared when it was trained."""
+def model_without_devices(row: TrainedRow, tokenizer: Tokenizer) -> Iterator[tuple[TokenModel, None]]:
+    """The untrained model around what the devices declared when it was trained."""
     settings = model_of(row.point.config)
     with ExitStack() as stack:
         absent = [stack.enter_context(DeclaredReservoir(spec)) for spec in row.reservoirs]
         twins = [stack.enter_context(build_reservoir(twin)) for twin in settings.twins(tokenizer.vocabulary)]
-        yield settings.build(tokenizer.vocabulary, absent, twins)
+        yield settings.build(tokenizer.vocabulary, absent, twins), None

@@ -43,7 +43,6 @@ VALIDATION = "validation_cross_entropy"
 class ByGradients(Trainer):
     """Trains a model on windows of a text; what is in its training folder already is gone on with."""
 
-    resumes = True
     shares = True
 
     def check(self, section: str, config: ExperimentConfig, task: Task) -> None:

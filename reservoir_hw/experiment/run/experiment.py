@@ -20,6 +20,7 @@ from reservoir_hw.experiment.configuration.experiment import (
     ExperimentConfig,
     Point,
     grid,
+    named,
     parse_experiment,
     reservoir_baselines,
     trained_baselines,
@@ -41,6 +42,7 @@ from reservoir_hw.experiment.states.harvest import find_states, store_path
 from reservoir_hw.experiment.states.progress import Progress, StepCounter
 from reservoir_hw.experiment.states.progress_bar import shown_progress
 from reservoir_hw.readout.baselines.configuration import BaselineConfig
+from reservoir_hw.readout.configuration import GradientReadoutConfig, StateReadoutConfig
 from reservoir_hw.readout.models.configuration import TokenModelConfig
 from reservoir_hw.tasks.report import REPETITIONS, by_label, metric_values
 from reservoir_hw.tasks.task import Row, Task
@@ -62,8 +64,10 @@ _TRAINERS: dict[str, Trainer] = {
 class Experiment:
     """A validated experiment: every point of its grid was checked when it was made.
 
-    Use `Experiment.from_file(path).run()`, or give a mapping with the same keys as a file. Experiments that are given
-    the same `tasks` share the data of equal tasks; those that are given the same `device` leave it open from one to the
+    Use `Experiment.from_file(path).run()`, or give a mapping with the same keys as a file. Task, reservoir and readout
+    in it may also be objects of configuration classes, those of your program too (`{"task": MyTask(steps=500), ...}`),
+    and what names a function or a class may be that itself. Experiments that are given the same `tasks` share the data
+    of equal tasks; those that are given the same `device` leave it open from one to the
     next while only its knobs differ, and whoever gives it closes it.
     """
 
@@ -76,7 +80,7 @@ class Experiment:
     ) -> None:
         if not isinstance(document, Document):
             reservoir = document.get("reservoir")
-            document = Document.from_mapping(document, "the given mapping")
+            document = Document.from_mapping(named(document), "the given mapping")
             if isinstance(reservoir, str | Path):
                 document.replace("reservoir", reservoir_section(Document.from_file(reservoir)))
         self._document = document
@@ -130,6 +134,16 @@ class Experiment:
         """Raise `ConfigurationError` where this machine lacks what a point names, such as a function."""
         for point in self.points:
             point.config.reservoir.check_machine()
+
+    def about_export(self) -> list[str]:
+        """What stands against an export of the readouts that a run will train, a sentence each, as far as known."""
+        found: dict[str, None] = {}
+        for point, task in self._checked_points():
+            readout = point.config.readout
+            if isinstance(readout, StateReadoutConfig):
+                nodes = getattr(point.config.reservoir.for_inputs(readout.channels(task)), "nodes", None)
+                found |= dict.fromkeys([] if nodes is None else readout.about_export(nodes, task))
+        return list(found)
 
     def estimate(self, *, harvest: bool = False) -> Estimate:
         """What a run, or a harvest, will cost. Makes the task's data; opens no device."""
@@ -402,7 +416,7 @@ class Experiment:
             number = self.config.run.point
             return new_run_folder(self.config.run.folder, self.name if number is None else f"{self.name}-{number:03d}")
         trained = any(isinstance(one, TokenModelConfig) for one in self.config.baselines)
-        if not trained and not any(_trainer(point).resumes for point in self.points):
+        if not trained and not any(isinstance(point.config.readout, GradientReadoutConfig) for point in self.points):
             raise ConfigurationError(
                 f"{self._document.origin(('run', 'resume'))}: run.resume goes on with a training by gradients, "
                 "and there is none; states of a device are kept by `reservoir-hw harvest`"

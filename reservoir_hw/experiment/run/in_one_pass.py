@@ -24,11 +24,12 @@ from reservoir_hw.core.store import StateStore
 from reservoir_hw.experiment.configuration.experiment import ExperimentConfig, Point
 from reservoir_hw.experiment.run.device_memory import device_memory, fitting_steps
 from reservoir_hw.experiment.run.folder import write_array
-from reservoir_hw.experiment.run.learning import state_readout, trained, trained_together
+from reservoir_hw.experiment.run.learning import Prepare, state_readout, trained, trained_together
 from reservoir_hw.experiment.run.open_device import OpenDevice, refuse_draws
 from reservoir_hw.experiment.run.speed import Demand
 from reservoir_hw.experiment.run.states_speed import states_demand
-from reservoir_hw.experiment.run.trainer import Cost, PointRun, Took, Trainer, device_records
+from reservoir_hw.experiment.run.text_plan import check_gradient, gradient_of, refuse_options_of_texts
+from reservoir_hw.experiment.run.trainer import Cost, PointRun, RowFiles, Took, Trainer, device_records
 from reservoir_hw.experiment.states.changes import in_words
 from reservoir_hw.experiment.states.closed_loop import forecast
 from reservoir_hw.experiment.states.device_steps import driven_by, driven_on, planned, steps_driven, steps_of_opening
@@ -52,8 +53,9 @@ from reservoir_hw.experiment.states.progress import StepCounter, following
 from reservoir_hw.experiment.states.record import Recorder
 from reservoir_hw.experiment.states.resuming import about_interruptions, changes_since
 from reservoir_hw.experiment.states.watch import StateWatch, about_counters, counted
-from reservoir_hw.readout.configuration import Readout
+from reservoir_hw.readout.configuration import GradientReadoutConfig, Readout
 from reservoir_hw.readout.models.configuration import TokenModelConfig
+from reservoir_hw.readout.own.configuration import TorchConfig
 from reservoir_hw.tasks.task import Task
 
 log = logging.getLogger(__name__)
@@ -65,7 +67,6 @@ _OF_SHAPE = ("inputs", "dtype", "device", "engine", "gradients")
 class InOnePass(Trainer):
     """Drives the plan of a point, or reads its harvest, and hands the states to the readout as they come."""
 
-    resumes = False
     shares = False
 
     def check(self, section: str, config: ExperimentConfig, task: Task) -> None:
@@ -85,11 +86,15 @@ class InOnePass(Trainer):
                 readout.check_features(nodes, task)
         elif section == "run" and config.run.draws > 1:
             refuse_draws(config.reservoir)
+        elif section == "training" and isinstance(readout, GradientReadoutConfig):
+            gradient = check_gradient(config, "gradient: {epochs: 50, context: 64}")
+            refuse_options_of_texts(config, "states that are held in memory")
+            cast(TorchConfig, readout).check_options(gradient.options)
         elif section == "training" and config.training.gradient is not None and not _trains_baselines(config):
             raise ConfigurationError(
                 f"gradient: readout {readout.kind} is not trained by gradients; remove it, or take one of the "
                 "readouts linear, low_rank, attention and laerc for texts, gates and gru for sequences with labels, "
-                "or a baseline that is"
+                "torch for a module of your own, or a baseline that is"
             )
 
     def drive_of(self, point: Point, task: Task) -> str | None:
@@ -112,11 +117,13 @@ class InOnePass(Trainer):
         """States, as many as are there at once, and the sums over them that readouts keep."""
         point = drive[0]
         nodes, plan = getattr(point.config.reservoir, "nodes", 0), plan_of(point, task)
+        gathering = sum(state_readout(one.config).gathers for one in drive)
+        held = 8 * nodes * gathering * steps_needed(point, task)
         if point.config.training.repetitions > 1:
             steps = max(sum(chunk.steps for chunk in burst.chunks) for burst in plan)
         else:
             steps = max(chunk.steps for burst in plan for chunk in burst.chunks)
-        return 8 * nodes * (steps + len(drive) * nodes)
+        return held + 8 * nodes * (steps + len(drive) * nodes)
 
     def metrics(self, config: ExperimentConfig, task: Task) -> list[str]:
         """Those of the task."""
@@ -145,7 +152,11 @@ class InOnePass(Trainer):
         if isinstance(reservoir, SimulatedConfig) and getattr(reservoir, "device", "cpu") != "cpu":
             on_device = device_memory(reservoir.for_inputs(task.channels), plan, task.outputs)
         state_bytes = None if nodes is None else written * nodes * width
-        return Cost(steps, steps, state_bytes, len(chunks), bursts=bursts, on_device=on_device)
+        updates = 0
+        if isinstance(point.config.readout, TorchConfig) and not harvest:
+            options = gradient_of(point.config).options
+            updates = options.steps_for(point.config.readout.windows(task, options.context))
+        return Cost(steps, steps, state_bytes, len(chunks), training_steps=updates, bursts=bursts, on_device=on_device)
 
     def demand(self, point: Point, task: Task, cost: Cost, for_s: float) -> Demand | None:
         """From some chunks."""
@@ -170,7 +181,7 @@ class InOnePass(Trainer):
             run.say(f"training and testing on {store.path}")
             spec = ReservoirSpec(**store.facts["spec"])
             watch = StateWatch(spec)
-            found = trained(drive, task, watch.passing(_stored(run, store)))
+            found = trained(drive, task, watch.passing(_stored(run, store)), _preparing(run, spec.nodes))
             records = [segment.get("reservoir", {}) for segment in store.segments]
             warnings = about_counters(counted(records), spec) + watch.warnings()
             warnings += [about for record in records for about in about_monitors(record.get("monitors", {}))]
@@ -202,11 +213,16 @@ class InOnePass(Trainer):
                     run.counter.total += whole - estimated
                     states = driven(reservoir, bursts, on_steps, repetitions=repetitions, native=True, begun=begun)
                 watch = StateWatch(reservoir.spec)
-                found = trained(drive, task, watch.passing(states))
+                found = trained(drive, task, watch.passing(states), _preparing(run, reservoir.spec.nodes))
                 if task.closed_loop:
                     run.say("forecasting")
                     horizon = task.test.targets.shape[1]
                     readout = found[0][0]
+                    if getattr(readout, "mixes_positions", False):
+                        raise ConfigurationError(
+                            f"a closed loop asks for each output by itself, and those of {point.config.readout.label} "
+                            "depend on other steps: take a module that treats steps independently"
+                        )
                     found = [(readout, forecast(reservoir, readout, task.test.inputs, horizon, on_steps))]
                 if store is None:
                     # Instruments play more than is counted where a run takes several bursts.
@@ -214,6 +230,20 @@ class InOnePass(Trainer):
                 warnings = about_counters(reservoir.counters, reservoir.spec) + watch.warnings()
             _hand_over(run, drive, found, device_records([reservoir])["reservoir"], warnings)
             _keep(run, run.finished())
+
+
+def _preparing(run: PointRun, nodes: int) -> Prepare:
+    """Says what a readout cannot be exported for, and where one that is trained by gradients keeps its training."""
+
+    def prepare(point: Point, readout: Readout) -> None:
+        run.warn(state_readout(point.config).about_export(nodes, run.task))
+        if isinstance(point.config.readout, GradientReadoutConfig):
+            files = run.files if point is run.point else RowFiles(run.files.folder, point.number)
+            files.training.mkdir(parents=True, exist_ok=True)
+            own = cast(Any, readout)
+            own.folder, own.progress = files.training, lambda now: run.say(now.standing)
+
+    return prepare
 
 
 @dataclass(frozen=True)
@@ -265,7 +295,7 @@ def _find_together(run: PointRun, add: OnSteps) -> None:
             (bursts, _), repetitions = _paced(run, reservoirs[0]), run.point.config.training.repetitions
             on_steps = following(reservoirs, add)
             states = driven(Population(reservoirs), bursts, on_steps, repetitions=repetitions, native=True)
-            found = trained_together(drives, run.task, states, watches)
+            found = trained_together(drives, run.task, states, watches, _preparing(run, reservoirs[0].spec.nodes))
         share = run.took().share_of(len(drives))
         for drive, one, reservoir, watch in zip(drives, found, reservoirs, watches, strict=True):
             warnings = about_counters(reservoir.counters, reservoir.spec) + watch.warnings()

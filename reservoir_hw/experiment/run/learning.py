@@ -3,26 +3,33 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeAlias, cast
 
 import numpy as np
 
 from reservoir_hw.backends.simulated.population import on_threads
 from reservoir_hw.experiment.configuration.experiment import ExperimentConfig, Point
-from reservoir_hw.experiment.states.drive import learn, predict_into, predict_then_update_into
+from reservoir_hw.experiment.run.text_plan import gradient_of
+from reservoir_hw.experiment.states.drive import gathers, in_whole, learn, predict_into, predict_then_update_into
 from reservoir_hw.experiment.states.plan import DriveChunk
 from reservoir_hw.experiment.states.watch import StateWatch
-from reservoir_hw.readout.configuration import PrequentialReadout, Readout, StateReadoutConfig
+from reservoir_hw.readout.configuration import GradientReadoutConfig, PrequentialReadout, Readout, StateReadoutConfig
 from reservoir_hw.tasks.task import Evaluation, Task
 
 States: TypeAlias = Iterable[tuple[DriveChunk, Any]]
 """The chunks of a plan, each with its states, of one drive (batch, time, nodes): an array, or a tensor anywhere."""
 
 
-def trained(points: Sequence[Point], task: Task, states: States) -> list[tuple[Readout, np.ndarray]]:
+Prepare: TypeAlias = Callable[[Point, Readout], None]
+"""Tells the untrained readout of a point what it needs for its training."""
+
+
+def trained(
+    points: Sequence[Point], task: Task, states: States, prepare: Prepare | None = None
+) -> list[tuple[Readout, np.ndarray]]:
     """For each point a readout, trained on the chunks of the training, and its outputs for those of the test."""
-    learners = [_Learner(point, task) for point in points]
+    learners = [_Learner(point, task, prepare=prepare) for point in points]
     for chunk, answer in states:
         for learner in learners:
             learner.take(chunk, answer)
@@ -30,13 +37,17 @@ def trained(points: Sequence[Point], task: Task, states: States) -> list[tuple[R
 
 
 def trained_together(
-    drives: Sequence[Sequence[Point]], task: Task, states: States, watches: Sequence[StateWatch]
+    drives: Sequence[Sequence[Point]],
+    task: Task,
+    states: States,
+    watches: Sequence[StateWatch],
+    prepare: Prepare | None = None,
 ) -> list[list[tuple[Readout, np.ndarray]]]:
     """As `trained`, for the points of each of several drives, whose states are (drives, batch, time, nodes).
 
     Each drive has a watch that looks at its states. Drives share the threads.
     """
-    learners = [[_Learner(point, task) for point in points] for points in drives]
+    learners = [[_Learner(point, task, prepare=prepare) for point in points] for points in drives]
     for chunk, answers in states:
 
         def take(number: int, chunk: DriveChunk = chunk, answers: Any = answers) -> None:
@@ -65,9 +76,14 @@ def judged(
 class _Learner:
     """A readout of a point, and its outputs (batch, time, outputs) for the test. One that is given learns no more."""
 
-    def __init__(self, point: Point, task: Task, trained: Readout | None = None) -> None:
+    def __init__(
+        self, point: Point, task: Task, trained: Readout | None = None, prepare: Prepare | None = None
+    ) -> None:
         self._point, self._task = point, task
-        self._readout, self._outputs = trained or _untrained(point), _no_outputs(task)
+        self._readout, self._outputs = trained or untrained(point), _no_outputs(task)
+        self._learns_last = trained is None and gathers(self._readout)
+        if prepare is not None:
+            prepare(point, self._readout)
         self._left = 0 if trained else len(task.train.inputs)
         self._waiting: list[tuple[DriveChunk, Any]] = []
 
@@ -80,9 +96,9 @@ class _Learner:
             place = chunk.place
             if place is not None and place.stop == self._task.train.steps_of(place.rows):
                 self._left -= place.rows.stop - place.rows.start
-            if self._left == 0:
+            if self._left == 0 and not self._learns_last:
                 self._readout.solve()
-        elif self._left:
+        elif self._left or gathers(self._readout):
             # Groups of sequences that are tested in one go with their training: more training is to come.
             self._waiting.append((chunk, states))
         else:
@@ -90,7 +106,9 @@ class _Learner:
 
     def finish(self) -> tuple[Readout, np.ndarray]:
         """After the last chunk."""
-        for chunk, states in self._waiting:
+        if self._learns_last:
+            self._readout.solve()
+        for chunk, states in _as_read(self._readout, self._task, self._waiting):
             _test(self._point, self._task, self._readout, chunk, states, self._outputs)
         return self._readout, self._outputs
 
@@ -105,7 +123,7 @@ def evaluations(
     """
     readouts = []
     for states in trainings:
-        readouts.append(_untrained(point))
+        readouts.append(untrained(point))
         for chunk, answer in states:
             if chunk.split == "train":
                 learn(readouts[-1], task, chunk, answer)
@@ -113,18 +131,27 @@ def evaluations(
     judged: list[list[Evaluation]] = [[] for _ in readouts]
     for states in tests:
         tested = [(copy.deepcopy(readout), _no_outputs(task)) for readout in readouts]
-        for chunk, answer in states:
-            for readout, outputs in tested if chunk.split == "test" else ():
+        answers = ((chunk, answer) for chunk, answer in states if chunk.split == "test")
+        for chunk, answer in _as_read(readouts[0], task, answers):
+            for readout, outputs in tested:
                 _test(point, task, readout, chunk, answer, outputs)
         for found, (_, outputs) in zip(judged, tested, strict=True):
             found.append(task.evaluate(outputs, "scores"))
     return judged
 
 
-def _untrained(point: Point) -> Readout:
+def untrained(point: Point) -> Readout:
+    """The readout of a point, as its settings say."""
     readout = state_readout(point.config).build()
     readout.repetitions_ = point.config.training.repetitions
+    if isinstance(point.config.readout, GradientReadoutConfig):
+        cast(Any, readout).options = gradient_of(point.config).options
     return readout
+
+
+def _as_read(readout: Readout, task: Task, chunks: States) -> States:
+    """The chunks of the test as the readout takes them."""
+    return in_whole(task.test, chunks) if gathers(readout) and readout.mixes_positions else chunks
 
 
 def _no_outputs(task: Task) -> np.ndarray:

@@ -18,7 +18,7 @@ from reservoir_hw.experiment.run.by_gradients import VALIDATION
 from reservoir_hw.experiment.run.counted_pieces import CountedPieces
 from reservoir_hw.experiment.run.folder import write_array
 from reservoir_hw.experiment.run.speed import Demand, seconds_for_one, seconds_of_a_step
-from reservoir_hw.experiment.run.text_plan import check_gradient_alone, gradient_of
+from reservoir_hw.experiment.run.text_plan import check_gradient_alone, gradient_of, refuse_options_of_texts
 from reservoir_hw.experiment.run.text_speed import endless
 from reservoir_hw.experiment.run.text_training import course, told
 from reservoir_hw.experiment.run.trainer import Cost, PointRun, Trainer
@@ -30,14 +30,10 @@ if TYPE_CHECKING:
     from reservoir_hw.readout.models.gated import SequenceClassifier
     from reservoir_hw.readout.training.options import TrainingOptions
 
-# Settings of `gradient` about windows of a text and states that are computed beforehand.
-_OF_TEXTS = ("paper", "context", "stride", "predict", "shards", "shard_epochs", "keep_states", "embedding_rate")
-
 
 class OnLabels(Trainer):
     """Trains a classifier on whole sequences; what is in its training folder already is gone on with."""
 
-    resumes = True
     shares = False
 
     def check(self, section: str, config: ExperimentConfig, task: Task) -> None:
@@ -50,12 +46,7 @@ class OnLabels(Trainer):
             model.check_gradient(config.reservoir, task.channels)
         elif section == "training":
             check_gradient_alone(config, "gradient: {epochs: 10, batch: 32}")
-            foreign = [name for name in _OF_TEXTS if name in gradient_of(config).model_fields_set]
-            if foreign:
-                raise ConfigurationError(
-                    f"gradient.{', gradient.'.join(foreign)}: for texts and states that are computed beforehand; "
-                    f"readout {model.kind} learns from whole sequences, so leave it out"
-                )
+            refuse_options_of_texts(config, "whole sequences", "context")
 
     def check_harvest(self, config: ExperimentConfig) -> None:
         """Always: the training drives the reservoir."""
@@ -93,7 +84,7 @@ class OnLabels(Trainer):
             -cost.training_steps // (options.evaluation_steps or cost.training_steps)
         )
         began = time.process_time()
-        with _opened(point, task) as (built, _):
+        with opened_classifier(point, task) as (built, _):
             building = time.process_time() - began
             step = seconds_of_a_step(_training(built, task, endless(options)), 0.7 * for_s)
             one = seconds_for_one(_judged(built, task.test, options.batch), 0.3 * for_s)
@@ -102,7 +93,7 @@ class OnLabels(Trainer):
     def run(self, run: PointRun) -> None:
         """Open the reservoir, train, judge, and keep weights and outputs."""
         run.say("opening")
-        opened = _opened(run.point, run.task, run.files.record)
+        opened = opened_classifier(run.point, run.task, run.files.record)
         with opened as (model, devices), run.on(devices), CountedPieces(run.files.training, devices) as counted:
             _train_and_keep(model, counted, run)
 
@@ -112,7 +103,7 @@ def _model_of(config: ExperimentConfig) -> ClassifierConfig:
 
 
 @contextlib.contextmanager
-def _opened(
+def opened_classifier(
     point: Point, task: Task, record: str | None = None
 ) -> Iterator[tuple[SequenceClassifier, list[Reservoir]]]:
     """The untrained model of a point around its open reservoir, and the reservoir without its twin."""
@@ -208,7 +199,7 @@ def _judged(model: SequenceClassifier, split: Split, batch: int) -> Iterator[int
 
 
 def _outputs(model: SequenceClassifier, split: Split, batch: int) -> np.ndarray:
-    """Outputs (sequences, time, classes), 0 but at the ends. Sequences of like length stand together."""
+    """Outputs (sequences, time, classes): the answers for sequences, at their ends, or at all steps that are judged."""
     import torch
 
     from reservoir_hw.readout.models.evaluating import evaluating
@@ -221,7 +212,11 @@ def _outputs(model: SequenceClassifier, split: Split, batch: int) -> np.ndarray:
             ends = split.ends[rows]
             inputs = torch.from_numpy(split.inputs[rows, : ends.max() + 1]).to(device)
             logits = model(inputs, torch.from_numpy(ends + 1).to(device))
-            found[first + np.arange(len(ends)), ends] = logits.float().cpu().numpy()
+            answers = logits.float().cpu().numpy()
+            if split.at_end:
+                found[first + np.arange(len(ends)), ends] = answers
+            else:
+                found[rows] = np.where(split.valid[rows][:, :, None], answers[:, None], 0)
     return found
 
 

@@ -23,6 +23,9 @@ from reservoir_hw.tasks.task import Tokens
 # States of one shard.
 _SHARD_BYTES = 1 << 30
 
+# Settings of `gradient` about windows of a text and its shards.
+_OF_TEXTS = ("paper", "stride", "predict", "shards", "shard_epochs", "keep_states", "embedding_rate")
+
 # Tokens that a sample continues where no prompt is given.
 _PROMPT = 32
 
@@ -112,20 +115,38 @@ def check_gradient_alone(config: ExperimentConfig, example: str) -> GradientConf
 
     Raises `ConfigurationError` where nothing says it, or other settings that would do nothing.
     """
-    training, model = config.training, cast(GradientReadoutConfig, config.readout)
-    if training.gradient is None and not model.training:
-        raise ConfigurationError(
-            f"gradient is missing: readout {model.kind} is trained by gradients, so say how long, for instance "
-            f"{example}"
-        )
+    gradient, training = check_gradient(config, example), config.training
     ignored = [
         name
         for name, field in TrainingConfig.model_fields.items()
         if name != "gradient" and getattr(training, name) != field.default
     ]
     if ignored:
-        raise ConfigurationError(f"{', '.join(ignored)}: not for readout {model.kind}, which needs `gradient` alone")
+        raise ConfigurationError(
+            f"{', '.join(ignored)}: not for readout {config.readout.kind}, which needs `gradient` alone"
+        )
+    return gradient
+
+
+def check_gradient(config: ExperimentConfig, example: str) -> GradientConfig:
+    """How a readout is trained by gradients. Raises `ConfigurationError` where nothing says it."""
+    model = cast(GradientReadoutConfig, config.readout)
+    if config.training.gradient is None and not model.training:
+        raise ConfigurationError(
+            f"gradient is missing: readout {model.kind} is trained by gradients, so say how long, for instance "
+            f"{example}"
+        )
     return gradient_of(config)
+
+
+def refuse_options_of_texts(config: ExperimentConfig, learns_from: str, *more: str) -> None:
+    """Raise `ConfigurationError` for settings of texts and their shards, and for `more`, which would do nothing."""
+    foreign = [name for name in (*_OF_TEXTS, *more) if name in gradient_of(config).model_fields_set]
+    if foreign:
+        raise ConfigurationError(
+            f"gradient.{', gradient.'.join(foreign)}: for texts and their shards; readout {config.readout.kind} learns "
+            f"from {learns_from}, so leave it out"
+        )
 
 
 def check_training(config: ExperimentConfig, model: TokenModelConfig, task: Tokens) -> None:

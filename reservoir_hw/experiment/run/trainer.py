@@ -245,8 +245,6 @@ class Cost:
 class Trainer(ABC):
     """Checks, estimates and runs the points of an experiment whose readouts it trains."""
 
-    resumes: ClassVar[bool]
-    """Whether an interrupted training is gone on with (`run.resume`)."""
     shares: ClassVar[bool]
     """Whether several processes can train one readout together."""
 

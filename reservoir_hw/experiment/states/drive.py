@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -141,38 +142,62 @@ def taken_by(readout: Readout, states: Any) -> Any:
     return states if getattr(readout, "takes_tensors", False) else as_numpy(states)
 
 
+def gathers(readout: Readout) -> bool:
+    """Whether the readout learns when it has the states of all sequences, each of them whole."""
+    return getattr(readout, "gathers", False)
+
+
+def in_whole(split: Split, chunks: Iterable[tuple[DriveChunk, Any]]) -> Iterator[tuple[DriveChunk, np.ndarray]]:
+    """The chunks of each sequence as one, with its states, without the padding behind its end."""
+    groups: dict[tuple[int, int], list[tuple[DriveChunk, np.ndarray]]] = {}
+    for chunk, states in chunks:
+        if chunk.place is not None:
+            groups.setdefault((chunk.place.rows.start, chunk.place.rows.stop), []).append((chunk, as_numpy(states)))
+    for (first, stop), parts in groups.items():
+        inputs = np.concatenate([chunk.inputs for chunk, _ in parts], axis=1)
+        states = np.concatenate([found for _, found in parts], axis=1)
+        lengths = split.ends[first:stop] + 1
+        alike = [slice(0, len(lengths))] if len(set(lengths)) == 1 else [slice(i, i + 1) for i in range(len(lengths))]
+        for rows in alike:
+            steps = int(lengths[rows][0])
+            place = Region(slice(first + rows.start, first + rows.stop), 0, steps)
+            yield replace(parts[0][0], inputs=inputs[rows, :steps], place=place), states[rows, :steps]
+
+
 def _pieces(readout: Readout, split: Split, chunk: DriveChunk, states: Any) -> Iterator[tuple[Chunk, tuple[Any, Any]]]:
     """What of a chunk can be learned from, without padding, and where in the split it lies (sequences, steps).
 
-    Steps that do not count are left out behind the washout, which counts all.
+    Steps that do not count are left out behind the washout, which counts all. Who gathers whole sequences gets all
+    steps, with NaN for the targets of those that do not count, or are not the end where that alone does.
     """
-    place, inputs = chunk.place, readout.input_connection
+    place, inputs, whole = chunk.place, readout.input_connection, gathers(readout)
     if place is None:
         return
-    if split.at_end:
+    if split.at_end and not whole:
         yield from _ends(split, chunk, states, place, inputs=inputs)
         return
     given = chunk.inputs if inputs else None
-    if split.in_one_piece:
+    if split.in_one_piece and not split.at_end:
         times = slice(place.start, place.stop)
-        targets = split.targets[place.rows, times]
-        yield Chunk(states, targets, given, new_sequence=place.start == 0), (place.rows, times)
+        yield Chunk(states, split.targets[place.rows, times], given, new_sequence=place.start == 0), (place.rows, times)
         return
     washout = getattr(readout, "washout", 0)
     for row, number in enumerate(range(place.rows.start, place.rows.stop)):
         stop = min(place.stop, int(split.ends[number]) + 1)
-        times: Any = slice(place.start, stop)
-        taken: Any = slice(0, max(0, stop - place.start))
-        targets = split.targets[number : number + 1, times]
-        if split.counted is not None:
-            here = np.arange(place.start, stop)
-            taken = np.flatnonzero(split.counted[number, times] | (here < washout))
-            times, targets = here[taken], np.nan_to_num(targets[:, taken])
+        here = np.arange(place.start, max(place.start, stop))
+        counts = here == split.ends[number] if split.at_end else split.counted_at(number, here)
+        targets = split.targets[number : number + 1, here]
+        taken: Any = slice(0, len(here))
+        if whole:
+            targets = np.where(counts[:, None], targets, np.nan)
+        elif not counts.all():
+            taken = np.flatnonzero(counts | (here < washout))
+            here, targets = here[taken], np.nan_to_num(targets[:, taken])
         one = slice(row, row + 1)
         piece = Chunk(
             states[one, taken], targets, None if given is None else given[one, taken], new_sequence=place.start == 0
         )
-        yield piece, (slice(number, number + 1), times)
+        yield piece, (slice(number, number + 1), here)
 
 
 def _ends(

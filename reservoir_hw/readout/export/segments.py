@@ -7,6 +7,7 @@ from typing import Any
 
 from reservoir_hw.core.errors import ConfigurationError
 from reservoir_hw.core.reservoir import Reservoir
+from reservoir_hw.core.spec import ReservoirSpec
 from reservoir_hw.readout.export.graph import Precision
 from reservoir_hw.readout.export.linear_readout import plan_of_readout
 from reservoir_hw.readout.export.plan import Plan, Values
@@ -30,11 +31,32 @@ def plan_of(
 
         refuse_changes(model)
         return model.cut(Segments(model, precision))
-    if not hasattr(model, "linear_form"):
+    if not (hasattr(model, "linear_form") or hasattr(model, "network")):
         raise ConfigurationError(
             f"a {type(model).__name__} cannot be exported: it is no linear readout, and does not say where its "
             "reservoirs are (method cut, docs/extending.md); a torch module of your own goes through export_module"
         )
     if len(reservoirs) != 1:
         raise ConfigurationError(f"a {type(model).__name__} is exported with its reservoir: give it, open")
-    return plan_of_readout(model, reservoirs[0].spec, precision, recorded=recorded)
+    return plan_of_states(model, reservoirs[0].spec, precision, recorded=recorded)
+
+
+def plan_of_states(
+    readout: Any, reservoir: ReservoirSpec, precision: Precision = "fp32", *, recorded: Values | None = None
+) -> Plan:
+    """A readout of the states of a device: a linear one, or a torch module (its `network`)."""
+    if not hasattr(readout, "network"):
+        return plan_of_readout(readout, reservoir, precision, recorded=recorded)
+    if precision == "int8":
+        raise ConfigurationError(
+            f"a torch module such as {readout.config.label} is exported in float32 alone: leave out int8"
+        )
+    import torch
+
+    from reservoir_hw.readout.export.torch_module import export_module
+
+    width = reservoir.nodes + reservoir.inputs * readout.input_connection
+    example = torch.zeros(1, 1, width, dtype=getattr(torch, reservoir.dtype))
+    return export_module(
+        readout.network, example, name="readout", reservoir=reservoir, input_connection=readout.input_connection
+    )

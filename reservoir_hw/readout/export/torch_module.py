@@ -5,11 +5,13 @@ from __future__ import annotations
 import copy
 import logging
 import re
+import traceback
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from importlib.util import find_spec
 from io import StringIO
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -53,13 +55,19 @@ _REDUCTIONS = ("L1", "L2", "LogSum", "LogSumExp", "Max", "Mean", "Min", "Prod", 
 
 
 def export_module(
-    module: nn.Module, example: Tensor, *, name: str = "module", reservoir: ReservoirSpec | None = None
+    module: nn.Module,
+    example: Tensor,
+    *,
+    name: str = "module",
+    reservoir: ReservoirSpec | None = None,
+    input_connection: bool = False,
 ) -> Plan:
     """A module that takes (batch, time, features) to (batch, time, outputs), with both axes dynamic.
 
-    With `reservoir`, the features are the states of that device: the plan drives it with its input as it is, and the
-    module reads. Without, they are the plan's input. The module computes in evaluation mode, in single precision
-    with any `precision`. One that mixes positions is right for whole sequences only, and not step by step.
+    With `reservoir`, the features are the states of that device, followed by its inputs with `input_connection`: the
+    plan drives it with its input as it is, and the module reads. Without, they are the plan's input. The module
+    computes in evaluation mode, in single precision with any `precision`. One that mixes positions is right for whole
+    sequences only, and not step by step.
 
     `example` fixes the width and the dtype of the features; its numbers do not matter. The graph is compared with the
     module at shapes that torch has not seen. Raises `ConfigurationError` where torch.export refuses the module, such
@@ -69,32 +77,39 @@ def export_module(
     example = _checked_example(example)
     dtype = _DTYPES[str(example.dtype)]
     width = int(example.shape[2])
-    if reservoir is not None and (reservoir.nodes, reservoir.dtype) != (width, dtype):
-        raise ConfigurationError(
-            f"the example has {width} features of {dtype}, the reservoir {reservoir.nodes} nodes of {reservoir.dtype}"
-        )
-    features = Value(name="inputs" if reservoir is None else "states_0", shape=(width,), dtype=dtype)
-    plan_input = features
-    if reservoir is not None:
+    if reservoir is None:
+        read = [Value(name="inputs", shape=(width,), dtype=dtype)]
+        plan_input = read[0]
+    else:
+        given = reservoir.nodes + reservoir.inputs * input_connection
+        if (given, reservoir.dtype) != (width, dtype):
+            raise ConfigurationError(
+                f"the example has {width} features of {dtype}, the reservoir gives {given} of {reservoir.dtype}"
+            )
         plan_input = Value(name="inputs", shape=(reservoir.inputs,), dtype=reservoir.dtype)
+        states = Value(name="states_0", shape=(reservoir.nodes,), dtype=reservoir.dtype)
+        read = [states, plan_input] if input_connection else [states]
     try:
-        given = _outputs(module, example)
+        answered = _outputs(module, example)
     except ReservoirError:
         raise
     except RuntimeError as error:
         raise ConfigurationError(
-            f"a module of type {type(module).__name__} does not take its example, {tuple(example.shape)} of "
+            f"a module of type {name_of_module(module)} does not take its example, {tuple(example.shape)} of "
             f"{dtype}: {_reason(error)}"
         ) from error
-    output = Value(name="outputs", shape=(given.shape[2],), dtype=_DTYPES[given.dtype.name])
+    output = Value(name="outputs", shape=(answered.shape[2],), dtype=_DTYPES[answered.dtype.name])
     graph = Graph(0, Weights())
-    graph.give(output, emit_module(graph, graph.read(features), module, example, name))
+    names = [graph.read(value) for value in read]
+    features = names[0] if len(names) == 1 else graph.node("Concat", *names, axis=-1)
+    graph.give(output, emit_module(graph, features, module, example, name))
 
     def reference(values: Values) -> Values:
-        return {"outputs": _outputs(module, torch.from_numpy(values[features.name]))}
+        features = np.concatenate([values[value.name] for value in read], axis=-1)
+        return {"outputs": _outputs(module, torch.from_numpy(features))}
 
     return Plan(
-        model=type(module).__name__,
+        model=name_of_module(module),
         input=plan_input,
         output=output,
         output_meaning="values",
@@ -104,7 +119,7 @@ def export_module(
         reservoirs=[] if reservoir is None else [reservoir],
         crossings=[] if reservoir is None else [Crossing(slot=0, after=0, drive="inputs", states="states_0")],
         target="whole" if reservoir is None else "segments",
-        whole_sequences=_mixes_positions(module, example),
+        whole_sequences=mixes_positions(module, example),
     )
 
 
@@ -130,19 +145,19 @@ def emit_readout(graph: LayerGraph, states: str, module: nn.Module, name: str = 
         log.warning(
             "the readout %s has no method emit of its own, so torch.export writes it: it stays in float32, and int8 "
             "changes nothing in it",
-            type(module).__name__,
+            name_of_module(module),
         )
     example = torch.zeros(1, 1, features)
     module = _in_single(module, example)
-    if _mixes_positions(module, example):
+    if mixes_positions(module, example):
         raise ConfigurationError(
-            f"a readout of type {type(module).__name__} mixes the positions of a sequence, so that a text token by "
+            f"a readout of type {name_of_module(module)} mixes the positions of a sequence, so that a text token by "
             "token would give other logits than in one piece: use one that treats positions independently"
         )
     return emit_module(graph, states, module, example, name)
 
 
-def _mixes_positions(module: nn.Module, example: Tensor) -> bool:
+def mixes_positions(module: nn.Module, example: Tensor) -> bool:
     """Whether the module's output at a position depends on others, as far as `_MEMORY` steps away."""
     for steps in (5, _MEMORY):
         trial = _unseen(example, 2, steps)
@@ -152,7 +167,7 @@ def _mixes_positions(module: nn.Module, example: Tensor) -> bool:
             raise
         except RuntimeError as error:
             raise ConfigurationError(
-                f"a module of type {type(module).__name__} does not take sequences of {steps} steps: {_reason(error)}"
+                f"a module of type {name_of_module(module)} does not take sequences of {steps} steps: {_reason(error)}"
             ) from error
         parts = np.concatenate([_outputs(module, trial[:, step : step + 1]) for step in range(steps)], 1)
         if np.abs(whole - parts).max() > BOUND * max(1.0, float(np.abs(whole).max())):
@@ -187,7 +202,7 @@ def _in_single(module: nn.Module, example: Tensor) -> nn.Module:
         if is_single(module):
             return module
         raise ConfigurationError(
-            f"a readout of type {type(module).__name__} computes in double and cannot be copied: {error}; make it "
+            f"a readout of type {name_of_module(module)} computes in double and cannot be copied: {error}; make it "
             "single precision (.float()) before the export"
         ) from error
 
@@ -209,17 +224,22 @@ def _outputs(module: nn.Module, x: Tensor) -> np.ndarray:
     if not isinstance(y, Tensor) or y.ndim != 3 or y.shape[:2] != x.shape[:2] or y.dtype not in kinds:
         found = f"{tuple(y.shape)} of {y.dtype}" if isinstance(y, Tensor) else type(y).__name__
         raise ConfigurationError(
-            f"{type(module).__name__} must take {tuple(x.shape)} to (batch, time, outputs) of float32 or float64, it "
+            f"{name_of_module(module)} must take {tuple(x.shape)} to (batch, time, outputs) of float32 or float64, it "
             f"gives {found}"
         )
     return y.detach().numpy()
+
+
+def name_of_module(module: nn.Module) -> str:
+    """What messages and manifests call it: the name of its class, or `exported_as` of one that stands for another."""
+    return getattr(module, "exported_as", type(module).__name__)
 
 
 def _converted(module: nn.Module, example: Tensor) -> Any:
     """An ONNX graph of opset 17 with standard operators."""
     if find_spec("onnxscript") is None:
         raise MissingExtra("exporting a torch module needs onnxscript: pip install 'reservoir-hw[export]'")
-    what = f"a module of type {type(module).__name__}"
+    what = f"a module of type {name_of_module(module)}"
     axes = {0: torch.export.Dim("batch", min=1), 1: torch.export.Dim("time", min=1)}
     # Axes of length 1 would be taken for fixed ones, and equal ones for the same.
     given = _unseen(example, 2, 3)
@@ -229,8 +249,8 @@ def _converted(module: nn.Module, example: Tensor) -> Any:
         except Exception as error:
             # torch raises classes of many kinds here, some of them private.
             raise ConfigurationError(
-                f"torch.export refuses {what}: {_reason(error)} (a loop over time and a branch on values cannot be "
-                "exported; batch and time must stay free)"
+                f"torch.export refuses {what}{_place(error)}: {_reason(error)} (a loop over time and a branch on "
+                "values cannot be exported; batch and time must stay free)"
             ) from error
         try:
             exported: Any = torch.onnx.export(program, dynamo=True, opset_version=_TORCH_OPSET, verbose=False)
@@ -338,7 +358,7 @@ def _check_parity(
     converted: Any, kept: dict[str, tuple[str, np.ndarray]], input_name: str, module: nn.Module, example: Tensor
 ) -> None:
     """Compare with the module at shapes other than the exported one."""
-    what = f"the graph of {type(module).__name__}"
+    what = f"the graph of {name_of_module(module)}"
     width, dtype = int(example.shape[2]), _DTYPES[str(example.dtype)]
     given = _outputs(module, example)
     alone = Graph(0, Weights())
@@ -390,6 +410,14 @@ def _quiet() -> Iterator[None]:
     finally:
         for logger, level in zip(loggers, levels, strict=True):
             logger.setLevel(level)
+
+
+def _place(error: BaseException) -> str:
+    """The last line of the module's own code that torch has met on its way to the error."""
+    frames = traceback.extract_tb(error.__traceback__)
+    inside = [str(Path(torch.__file__).parent), str(Path(__file__).parents[2])]
+    own = [one for one in frames if not one.filename.startswith(tuple(inside))]
+    return f" at {Path(own[-1].filename).name}, line {own[-1].lineno} ({own[-1].line})" if own else ""
 
 
 def _reason(error: BaseException) -> str:

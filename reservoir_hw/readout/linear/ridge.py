@@ -23,13 +23,13 @@ from reservoir_hw.readout.linear._alpha_search import (
 from reservoir_hw.readout.linear._decomposition import EPSILON, Array, Design, Spectrum
 from reservoir_hw.readout.linear._incremental_qr import IncrementalQR
 from reservoir_hw.readout.linear._normal_equations import NormalEquations
-from reservoir_hw.readout.linear._sequence_position import SequencePosition
 from reservoir_hw.readout.linear._sufficient_statistics import Accumulator, Statistics
 from reservoir_hw.readout.linear.configuration import LinearConfig
 from reservoir_hw.readout.linear.errors import IllConditionedWarning, NotSolved
 from reservoir_hw.readout.linear.feature_scale import FeatureScale
 from reservoir_hw.readout.linear.least_squares import LeastSquaresReadout
 from reservoir_hw.readout.linear.linear_form import LinearForm
+from reservoir_hw.readout.linear.sequence_position import SequencePosition
 from reservoir_hw.readout.linear.training_chunks import Chunk, Widths, checked, in_numpy
 from reservoir_hw.tasks.task import Task
 

@@ -6,6 +6,7 @@ from abc import abstractmethod
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Literal
 
+import numpy as np
 from pydantic import Field, PositiveInt
 
 from reservoir_hw.core.channels import Channels
@@ -14,7 +15,7 @@ from reservoir_hw.core.reservoir import Reservoir
 from reservoir_hw.core.reservoir_config import ReservoirConfig
 from reservoir_hw.readout.configuration import GradientReadoutConfig
 from reservoir_hw.readout.models.around_reservoir import AroundReservoir
-from reservoir_hw.tasks.task import Task
+from reservoir_hw.tasks.task import Split, Task
 
 if TYPE_CHECKING:
     from reservoir_hw.readout.models.gated import GatedRecurrence, SequenceClassifier
@@ -39,12 +40,14 @@ class ClassifierConfig(GradientReadoutConfig):
         """Raise `ConfigurationError` where no gradient can pass, as far as the configuration tells."""
 
     def check_task(self, task: Task) -> None:
-        """Raise `ConfigurationError` for a task that has not one class for each sequence."""
-        if not task.train.at_end:
-            raise ConfigurationError(
-                f"readout {self.kind} learns one class for each sequence, and this task has targets at every step; "
-                "take task kind trec, or a readout such as ridge"
-            )
+        """Raise `ConfigurationError` for a task that has not one class for each of several sequences."""
+        for name in ("train", "test", "held_out"):
+            split = getattr(task, name)
+            if split is not None and (about := _no_labels(split)):
+                raise ConfigurationError(
+                    f"readout {self.kind} learns one class for each sequence, with targets that are 1 for it and 0 for "
+                    f"the others, and of this task {about} ({name}); take a readout such as ridge"
+                )
 
     def build(self, inputs: int, classes: int, reservoirs: Sequence[Reservoir] = ()) -> SequenceClassifier:
         """The classifier, untrained, around these open reservoirs. Weights depend on `seed` alone.
@@ -71,6 +74,21 @@ class ClassifierConfig(GradientReadoutConfig):
 
     @abstractmethod
     def _recurrence(self, inputs: int, reservoirs: Sequence[Reservoir]) -> GatedRecurrence: ...
+
+
+def _no_labels(split: Split) -> str:
+    """What the targets of a split have that is not one class for each sequence; nothing where all have one."""
+    batch, _, classes = split.targets.shape
+    last = split.targets[np.arange(batch), split.ends]
+    if classes < 2:
+        return "there is one output"
+    if not (np.isin(last, (0, 1)).all() and (last.sum(axis=1) == 1).all()):
+        return "targets are other numbers"
+    changes = (split.targets != last[:, None]).any(axis=2) & split.valid
+    if not split.at_end and changes.any():
+        row, step = (int(at) for at in np.argwhere(changes)[0])
+        return f"sequence {row} has another class at step {step} than at its end"
+    return ""
 
 
 class GatesConfig(AroundReservoir, ClassifierConfig):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import cast
 
@@ -18,7 +18,7 @@ from reservoir_hw.readout.training.loop import Evaluation, OnProgress, TrainingR
 from reservoir_hw.readout.training.noise import inside
 from reservoir_hw.readout.training.objective import Objective
 from reservoir_hw.readout.training.options import TrainingOptions
-from reservoir_hw.readout.training.shards import GivenShards, Shard, Shards
+from reservoir_hw.readout.training.shards import GivenShards, Shard, Shards, counted_targets
 from reservoir_hw.readout.training.windows import Order, drawn, shuffled
 
 
@@ -35,6 +35,7 @@ def train_on_states(
     on_row: OnRow | None = None,
     progress: OnProgress | None = None,
     resume: bool = True,
+    loss: Callable[[Tensor, Tensor], Tensor] | None = None,
 ) -> TrainingResult:
     """Train a readout, states -> logits, to predict the targets of shards; its weights are changed in place.
 
@@ -55,6 +56,9 @@ def train_on_states(
         `HarvestedShards`, or a list of `Shard`. One is held in memory.
     shards_valid
         Evaluated in full; all of them are held in memory.
+    loss
+        States (rows, context, features) and targets -> the mean loss, instead of the cross-entropy of tokens. Targets
+        may be numbers (rows, context, outputs) then, NaN where none is known.
 
     Further parameters, files and errors are those of `train`. With several processes each takes its share of
     the rows: give them shards of the same states.
@@ -72,9 +76,9 @@ def train_on_states(
             identity["shards_valid"] = shards_valid.identity
     if shards_valid is not None:
         held = _AllRows([_windowed(shards_valid[i], options.context) for i in range(len(shards_valid))])
-        evaluation = Evaluation(held, len(held))
+        evaluation = Evaluation(held, len(held), lambda tensors: counted_targets(tensors[-1]))
     work = Work(
-        objective=Objective(readout, partial(_loss, readout)),
+        objective=Objective(readout, loss or partial(_loss, readout)),
         rows=rows,
         evaluation=evaluation,
         steps=rows.steps,
@@ -117,7 +121,7 @@ class _ShardRows:
         return (stop - first) * self._context
 
     def get(self, first: int, stop: int, device: torch.device) -> tuple[Tensor, Tensor]:
-        """States (rows, context, features) and targets (rows, context). Rows of one step are of one visit."""
+        """States (rows, context, features) and targets (rows, context, ...). Rows of one step are of one visit."""
         per_step = self._options.windows_per_step
         visit, begin = self._visit(first // per_step)
         number = visit % len(self._counts)
@@ -235,9 +239,12 @@ def _count(steps: int, sequences: int, context: int) -> int:
 
 
 def _windowed(shard: Shard, context: int) -> tuple[Tensor, Tensor]:
-    """States (windows, context, features) and targets (windows, context)."""
+    """States (windows, context, features) and targets (windows, context, ...)."""
     states, targets = torch.as_tensor(shard.states), torch.as_tensor(shard.targets)
     _, steps, features = states.shape
     context = min(context, steps)
     kept = steps // context * context
-    return states[:, :kept].reshape(-1, context, features), targets[:, :kept].reshape(-1, context)
+    return (
+        states[:, :kept].reshape(-1, context, features),
+        targets[:, :kept].reshape(-1, context, *targets.shape[2:]),
+    )

@@ -44,19 +44,28 @@ _CHUNK_BYTES = 1 << 26
 
 @dataclass(frozen=True)
 class Shard:
-    """States (sequences, steps, features) and the targets (sequences, steps) to be read from them, -1 not counted."""
+    """States (sequences, steps, features) and the targets to be read from them.
+
+    Targets are tokens (sequences, steps), -1 not counted, or numbers (sequences, steps, outputs), NaN not counted.
+    """
 
     states: Any
     targets: Any
 
     def __post_init__(self) -> None:
-        if np.ndim(self.states) != 3 or tuple(self.states.shape[:2]) != tuple(self.targets.shape):
+        if np.ndim(self.states) != 3 or tuple(self.states.shape[:2]) != tuple(self.targets.shape[:2]):
             raise ShapeError(
                 "a shard needs states (sequences, steps, features) and targets (sequences, steps), not "
                 f"{tuple(np.shape(self.states))} and {tuple(np.shape(self.targets))}"
             )
-        if 0 not in self.targets.shape and not bool((self.targets >= 0).any()):
-            raise ConfigurationError("a shard needs targets to learn from: all of these are -1, which is not counted")
+        if 0 not in self.targets.shape and not counted_targets(self.targets):
+            raise ConfigurationError("a shard needs targets to learn from: none of these counts (-1, or NaN)")
+
+
+def counted_targets(targets: Any) -> int:
+    """How many steps have a target that counts."""
+    counted = targets >= 0 if targets.ndim == 2 else ~(targets != targets).any(-1)
+    return int(counted.sum())
 
 
 class Shards(Protocol):
@@ -97,7 +106,7 @@ class GivenShards:
 
     def shape(self, number: int) -> tuple[int, int]:
         """(sequences, steps) of a shard."""
-        sequences, steps = self[number].targets.shape
+        sequences, steps = self[number].targets.shape[:2]
         return sequences, steps
 
     @property

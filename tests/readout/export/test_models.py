@@ -42,7 +42,7 @@ from reservoir_hw.readout.export.plan import BOUND
 from reservoir_hw.readout.export.recording import record_series, record_text
 from reservoir_hw.readout.export.segments import plan_of
 from reservoir_hw.readout.export.torch_module import export_module
-from reservoir_hw.readout.linear._readout_file import read_readout, write_readout
+from reservoir_hw.readout.linear.readout_file import read_readout, write_readout
 from reservoir_hw.readout.models.laerc import Block
 
 VOCABULARY = 23

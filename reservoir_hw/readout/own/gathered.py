@@ -1,0 +1,83 @@
+"""What readouts share that learn from all states of the training at once: they are gathered in memory."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import replace
+from typing import Any, Self
+
+import numpy as np
+import numpy.typing as npt
+
+from reservoir_hw.core.arrays import as_numpy
+from reservoir_hw.core.errors import ConfigurationError, ShapeError
+from reservoir_hw.readout.linear.errors import NotSolved
+from reservoir_hw.readout.linear.sequence_position import SequencePosition
+from reservoir_hw.readout.linear.training_chunks import Chunk, Widths, check_finite, checked, in_numpy
+
+# What float32 can hold.
+_LARGEST = 1e38
+
+
+class GatheredReadout(ABC):
+    """Takes the states of the training in chunks, as every readout does, and learns when `solve` is called.
+
+    The first `washout` steps of each sequence are left out. A target that is NaN is not known, and not learned.
+    """
+
+    takes_tensors = False
+    gathers = True
+
+    def __init__(self, *, washout: int, input_connection: bool) -> None:
+        self.input_connection = input_connection
+        self.washout = washout
+        self.repetitions_ = 1
+        self._widths: Widths | None = None
+        self._position = SequencePosition(washout)
+
+    def partial_fit(
+        self, states: npt.ArrayLike, targets: npt.ArrayLike, inputs: Any = None, *, new_sequence: bool = False
+    ) -> Self:
+        """Keep a chunk: states (batch, time, nodes), targets and inputs likewise, as `RidgeReadout.partial_fit`."""
+        begins = new_sequence or self._widths is None
+        columns = checked(
+            in_numpy(Chunk(states, targets, inputs)), input_connection=self.input_connection, widths=self._widths
+        )
+        drop = self._position.washed_out(columns, new_sequence=begins)
+        check_finite(replace(columns, targets=np.nan_to_num(columns.targets)), drop, _LARGEST)
+        self._position.advance(columns, drop, new_sequence=begins)
+        self._widths = columns.widths
+        self._gather(np.concatenate(columns.features, axis=2)[:, drop:], columns.targets[:, drop:], begins=begins)
+        return self
+
+    @abstractmethod
+    def _gather(self, features: np.ndarray, targets: np.ndarray, *, begins: bool) -> None:
+        """Keep features (batch, time, features), a copy, and targets; with `begins` they are of new sequences."""
+
+    @property
+    def widths(self) -> Widths:
+        """Nodes, inputs that are read, and outputs. Raises `NotSolved` before anything was learned from."""
+        if self._widths is None:
+            raise NotSolved(f"{type(self).__name__} has learned nothing yet: call partial_fit and solve first")
+        return self._widths
+
+    def _features(self, states: Any, inputs: Any) -> np.ndarray:
+        """States (..., nodes), followed by the inputs where it reads them. Raises `ShapeError` for other widths."""
+        widths = self.widths
+        found = [np.asarray(as_numpy(states))]
+        if (inputs is not None) != self.input_connection:
+            raise ConfigurationError(
+                f"this readout was trained with{'' if self.input_connection else 'out'} the inputs"
+            )
+        found += [np.asarray(as_numpy(inputs))] if inputs is not None else []
+        if [one.shape[-1] for one in found] != [widths.nodes, widths.inputs][: len(found)]:
+            raise ShapeError(
+                f"states must be (..., {widths.nodes}) and inputs (..., {widths.inputs}) as in training, got "
+                + " and ".join(str(one.shape) for one in found)
+            )
+        return np.concatenate(found, axis=-1) if len(found) > 1 else found[0]
+
+    def _nothing_left(self) -> ConfigurationError:
+        return ConfigurationError(
+            f"there are no steps to learn from: behind the washout of {self.washout} steps no target is known"
+        )

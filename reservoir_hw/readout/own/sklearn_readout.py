@@ -1,0 +1,200 @@
+"""An estimator of scikit-learn as a readout. What is linear is kept as a linear form; nothing is pickled."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any, Self
+
+import numpy as np
+
+from reservoir_hw.core.errors import ConfigurationError
+from reservoir_hw.core.functions import import_function
+from reservoir_hw.readout.linear.feature_scale import FeatureScale
+from reservoir_hw.readout.linear.linear_form import LinearForm
+from reservoir_hw.readout.linear.readout_file import read_readout, write_readout
+from reservoir_hw.readout.linear.training_chunks import Widths
+from reservoir_hw.readout.own.gathered import GatheredReadout
+
+if TYPE_CHECKING:
+    from reservoir_hw.readout.own.configuration import SklearnConfig
+
+# Rows on which a linear form must answer as the estimator does, and how far it may be off.
+_TRIED, _OFF = 1000, 1e-6
+
+
+class SklearnReadout(GatheredReadout):
+    """y = f(x) with x the states of one step, followed by the inputs with an input connection.
+
+    A regressor answers as it predicts. An estimator for one output is fitted to each of several. A classifier learns
+    the class whose target is the largest, and answers with its probabilities, else with its decision function, else
+    with 1 for the class that it chose; a task with one output has its values for classes. A linear classifier answers
+    with its decision function, so that it stays linear.
+    """
+
+    mixes_positions = False
+
+    def __init__(self, config: SklearnConfig) -> None:
+        super().__init__(washout=config.washout, input_connection=config.input_connection)
+        self.config = config
+        self._rows: list[np.ndarray] = []
+        self._targets: list[np.ndarray] = []
+        self._fitted: Any = None
+        self._form: LinearForm | None = None
+        self._samples = 0
+
+    def estimator(self) -> Any:
+        """The estimator, not fitted. Raises `ConfigurationError` where it cannot be made."""
+        target, params = self.config.estimator, self.config.params
+        make = import_function(target, "estimator", "class")
+        try:
+            found = make(**params)
+        except (TypeError, ValueError) as error:
+            raise ConfigurationError(f"estimator: {target} cannot be made with {params}: {error}") from error
+        if not (hasattr(found, "fit") and hasattr(found, "predict")):
+            raise ConfigurationError(f"estimator: {target} is no estimator of scikit-learn: it has no fit and predict")
+        return found
+
+    # ---- learning
+
+    def _gather(self, features: np.ndarray, targets: np.ndarray, *, begins: bool) -> None:
+        del begins
+        known = ~np.isnan(targets).any(axis=2)
+        self._rows.append(features[known].astype(np.float64))
+        self._targets.append(targets[known].astype(np.float64))
+
+    def solve(self) -> Self:
+        """Fit the estimator; the states are forgotten then."""
+        from sklearn.base import is_classifier
+
+        features, targets = np.concatenate(self._rows), np.concatenate(self._targets)
+        if not len(features):
+            raise self._nothing_left()
+        self._rows, self._targets, self._samples = [], [], len(features)
+        estimator = self.estimator()
+        single = targets.shape[1] == 1
+        if is_classifier(estimator):
+            # Classes are numbers of outputs, or what the one output says.
+            wanted = targets[:, 0] if single else targets.argmax(axis=1)
+        else:
+            wanted = targets[:, 0] if single else targets
+            if not single and not _takes_several(estimator):
+                from sklearn.multioutput import MultiOutputRegressor
+
+                estimator = MultiOutputRegressor(estimator)
+        try:
+            self._fitted = estimator.fit(features, wanted)
+        except ValueError as error:
+            raise ConfigurationError(f"estimator: {self.config.estimator} cannot be fitted: {error}") from error
+        self._form = self._linear(features)
+        return self
+
+    def _linear(self, features: np.ndarray) -> LinearForm | None:
+        """What the estimator computes as W x + b, if that is what it computes."""
+        tried = features[:: -(-len(features) // _TRIED)]
+        bias = self._answers(np.zeros((1, features.shape[1])))[0]
+        weights = (self._answers(np.eye(features.shape[1])) - bias).T
+        expected = self._answers(tried)
+        if np.abs(tried @ weights.T + bias - expected).max() > _OFF * max(np.abs(expected).max(), 1e-30):
+            return None
+        scale = FeatureScale.of([features], centred=True, precision=float(np.finfo(np.float32).eps))
+        return LinearForm(weights, bias, self.widths.nodes, scale)
+
+    def _answers(self, features: np.ndarray) -> np.ndarray:
+        """Outputs (rows, outputs) of the estimator for rows of features."""
+        from sklearn.base import is_classifier
+
+        fitted, outputs = self._fitted, self.widths.outputs
+        if not is_classifier(fitted) or outputs == 1:
+            return np.asarray(fitted.predict(features), np.float64).reshape(len(features), outputs)
+        classes = np.asarray(fitted.classes_, int)
+        if hasattr(fitted, "coef_") and hasattr(fitted, "decision_function"):
+            scores = fitted.decision_function(features)
+        elif hasattr(fitted, "predict_proba"):
+            scores = fitted.predict_proba(features)
+        else:
+            scores = (fitted.predict(features)[:, None] == classes).astype(np.float64)
+        if scores.ndim == 1:
+            # Of two classes: how much it is the second.
+            scores = np.stack([-scores, scores], axis=1)
+        # A class that was not in the training is never chosen.
+        found = np.full((len(features), outputs), scores.min() - 1.0)
+        found[:, classes] = scores
+        return found
+
+    # ---- using
+
+    @property
+    def report_(self) -> dict[str, Any]:
+        """What was fitted, to how many samples, and whether it is linear."""
+        return {
+            "kind": "sklearn",
+            "estimator": self.config.estimator,
+            "samples": self._samples,
+            "linear": self._form is not None,
+        }
+
+    def linear_form(self) -> LinearForm:
+        """Weights and bias of the features as they are. Raises `ConfigurationError` for what is not linear."""
+        if self._form is None:
+            raise ConfigurationError(
+                f"{self.config.estimator} is no linear form: it cannot be exported; take a linear estimator, or "
+                "readout torch"
+            )
+        return self._form
+
+    def predict(self, states: Any, inputs: Any = None) -> np.ndarray:
+        """Outputs (..., outputs) for states (..., nodes), computed in float64, in the precision of the states."""
+        given = self._features(states, inputs)
+        rows = given.reshape(-1, given.shape[-1]).astype(np.float64)
+        form = self._form
+        found = self._answers(rows) if form is None else rows @ form.weights.T + form.bias
+        dtype = np.float32 if given.dtype == np.float32 else np.float64
+        return found.reshape(*given.shape[:-1], self.widths.outputs).astype(dtype)
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write a linear form with its settings; of what is not linear the settings alone."""
+        form, widths = self._form, self.widths
+        arrays = {}
+        if form is not None:
+            assert form.scale is not None
+            arrays = {
+                "weights": form.weights,
+                "bias": form.bias,
+                "centre": form.scale.centre,
+                "spread": form.scale.spread,
+            }
+        facts = {
+            "settings": self.config.model_dump(mode="json"),
+            "report": self.report_,
+            "nodes": widths.nodes,
+            "inputs": widths.inputs,
+            "outputs": widths.outputs,
+            "repetitions": self.repetitions_,
+        }
+        write_readout(path, arrays, facts, "sklearn")
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> Self:
+        """The readout of a file. Raises `ConfigurationError` for one that is not linear: its fit is in no file."""
+        from reservoir_hw.readout.own.configuration import SklearnConfig
+
+        arrays, facts = read_readout(path, "sklearn")
+        readout = cls(SklearnConfig(**facts["settings"]))
+        if not arrays:
+            raise ConfigurationError(
+                f"{os.fspath(path)}: {readout.config.estimator} is no linear form: it cannot be exported, and its fit "
+                "was not kept, as that would take a pickle; its outputs for the test are in the run folder. Run the "
+                "experiment again, with a linear estimator or readout torch for an export"
+            )
+        readout._widths = Widths(facts["nodes"], facts["inputs"], facts["outputs"])
+        scale = FeatureScale(arrays["centre"], arrays["spread"])
+        readout._form = LinearForm(arrays["weights"], arrays["bias"], facts["nodes"], scale)
+        readout._samples, readout.repetitions_ = facts["report"]["samples"], facts["repetitions"]
+        return readout
+
+
+def _takes_several(estimator: Any) -> bool:
+    """Whether it can be fitted to several outputs at once."""
+    from sklearn.utils import get_tags
+
+    return bool(get_tags(estimator).target_tags.multi_output)

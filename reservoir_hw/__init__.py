@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from reservoir_hw.experiment import Experiment as Experiment
     from reservoir_hw.experiment import Result as Result
     from reservoir_hw.experiment import load_model as load_model
+    from reservoir_hw.experiment.model import ReservoirModel as ReservoirModel
     from reservoir_hw.readout import RidgeReadout as RidgeReadout
 
 __version__ = "0.1.0"

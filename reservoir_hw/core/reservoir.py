@@ -85,6 +85,8 @@ class Reservoir(ABC):
         self.out_of_range: OutOfRange = out_of_range
         self.label = ""
         """What tables and figures call it; a configuration gives it."""
+        self.configuration: Any = None
+        """The `ReservoirConfig` that it was built from, if it was."""
         self.closing = False
         """Whether the device is being brought to its safe state, which nothing should interrupt."""
         self.emergency_stopped = False

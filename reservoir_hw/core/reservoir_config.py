@@ -129,6 +129,11 @@ class ReservoirConfig(Config):
         return getattr(self, "continuity", "held")
 
     @property
+    def channels(self) -> Channels | None:
+        """What drives it, where a task has said so (`for_inputs`)."""
+        return self._channels
+
+    @property
     def past_steps(self) -> int:
         """How far back the oldest input lies that every state is made of: 0 for all that is no shift register."""
         return 0
@@ -278,6 +283,7 @@ def build_reservoir(config: ReservoirConfig) -> Reservoir:
         problems = "; ".join(problem["msg"].removeprefix("Value error, ") for problem in error.errors())
         raise ConfigurationError(f"reservoir ({config.kind}): {problems}") from error
     reservoir.label = reservoir.label or config.name
+    reservoir.configuration = config
     if config._channels is None and isinstance(config.input_mask, MaskConfig):
         raise ConfigurationError(
             "`input_mask:` needs the number of channels to spread: a task gives it, or open_reservoir(..., inputs=)"

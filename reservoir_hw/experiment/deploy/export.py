@@ -11,6 +11,7 @@ from reservoir_hw.experiment.deploy.export_text import export_model
 from reservoir_hw.experiment.deploy.job import REPLAYED, ExportJob
 from reservoir_hw.experiment.deploy.trained import TrainedRow, trained_row
 from reservoir_hw.experiment.run.folder import write_yaml
+from reservoir_hw.experiment.run.open_device import OpenDevice
 from reservoir_hw.experiment.states.progress import Progress
 
 # By how an experiment trains a readout: what it was trained on is what it is compared on.
@@ -28,6 +29,7 @@ def export_run(
     offline: bool = False,
     force: bool = False,
     progress: Progress | None = None,
+    device: OpenDevice | None = None,
 ) -> ExportResult:
     """Export a trained model of a run folder.
 
@@ -51,6 +53,8 @@ def export_run(
         Open no device: nothing is recorded, and there will be no probe response to compare devices with.
     force
         Replace what is at `path`.
+    device
+        Has the reservoir of a readout open, or opens it; whoever gives it closes it.
 
     Raises
     ------
@@ -75,7 +79,7 @@ def export_run(
         )
     if target != "c":
         _require_export()
-    work = ExportJob(chosen, place, precision, target, progress)
+    work = ExportJob(chosen, place, precision, target, progress, device or OpenDevice())
     exported = _EXPORTS[readout.trained](work, offline=offline)
     if offline:
         exported.notes.append(

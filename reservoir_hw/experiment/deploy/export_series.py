@@ -8,7 +8,6 @@ import numpy as np
 
 from reservoir_hw.core.errors import ConfigurationError
 from reservoir_hw.core.reservoir import Reservoir
-from reservoir_hw.core.reservoir_config import build_reservoir
 from reservoir_hw.core.spec import ReservoirSpec
 from reservoir_hw.experiment.deploy.export_result import ExportResult
 from reservoir_hw.experiment.deploy.header import ranges_of, used_ranges, write_header
@@ -44,13 +43,15 @@ def export_readout(work: ExportJob, *, offline: bool) -> ExportResult:
 
         task = row.task()
         work.say("opening")
-        with build_reservoir(config.reservoir.for_inputs(task.channels)) as device:
+        with work.device.of(row.point, task) as device:
             check_devices(row, [device])
-            inputs = task.test.inputs[:1, :RECORDED_STEPS]
+            tested = bool(task.test.targets.shape[1])
+            split = task.test if tested else task.train
+            inputs = split.inputs[:1, : min(RECORDED_STEPS, split.steps_of(slice(1)))]
             work.say(f"recording {inputs.shape[1]} steps")
             recorded = record_series(device, inputs)
             ranges = ranges_of(device.spec, recorded, task)
-            if work.precision == "int8":
+            if work.precision == "int8" and tested:
                 quantised = _quantised_readout(work, readout, device.spec, ranges)
                 add = work.say("driving the test", len(task.test.inputs) * task.test.inputs.shape[1] * repetitions)
                 metrics = series_metrics(row.point, task, device, readout, quantised, add)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -14,6 +14,7 @@ from reservoir_hw.core.reservoir import Reservoir
 from reservoir_hw.experiment.deploy.export_result import ExportResult, Precision, Target
 from reservoir_hw.experiment.deploy.quantised import Metrics
 from reservoir_hw.experiment.deploy.trained import TrainedRow
+from reservoir_hw.experiment.run.open_device import OpenDevice
 from reservoir_hw.experiment.states.progress import Progress, StepCounter
 
 if TYPE_CHECKING:
@@ -36,6 +37,8 @@ class ExportJob:
     precision: Precision
     target: Target
     progress: Progress | None
+    device: OpenDevice = field(default_factory=OpenDevice)
+    """Opens the reservoir, or has it open already."""
 
     def say(self, what: str, steps: int = 0) -> Callable[[int], None]:
         """Begin something that takes this many steps, and tell the result."""

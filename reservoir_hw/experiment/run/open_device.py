@@ -19,11 +19,12 @@ class OpenDevice:
     """Opens the reservoirs of points, one at a time. Used in a `with` block, at the end of which none is open.
 
     A knob that varies is set to the values of `Point.by_way_of` before each of its own, so that a device with
-    hysteresis answers alike, whatever it was set to before. `by_way_of` has them where points do not know them.
+    hysteresis answers alike, whatever it was set to before. `by_way_of` has them where points do not know them. With
+    `keep` it stays open behind each point, until `close` or a point with another reservoir.
     """
 
-    def __init__(self, by_way_of: Mapping[str, tuple[float, float]] | None = None) -> None:
-        self._by_way_of = dict(by_way_of or {})
+    def __init__(self, by_way_of: Mapping[str, tuple[float, float]] | None = None, *, keep: bool = False) -> None:
+        self._by_way_of, self._keep = dict(by_way_of or {}), keep
         self._reservoir: Reservoir | None = None
         self._config: ReservoirConfig | None = None
         self.was_open = False
@@ -54,18 +55,10 @@ class OpenDevice:
         where no other point could take it.
         """
         config = point.config.reservoir.for_inputs(task.channels)
-        reservoir, before = self._reservoir, self._config
-        if reservoir is None or before is None or config.apart_from_knobs() != before.apart_from_knobs():
-            self.close()
-            reservoir = self._reservoir = build_reservoir(config).open()
-            self._config, self.was_open = config, False
-        else:
-            self.was_open = True
-            config.learn_name(before.name, before.knob_units)
-            reservoir.begin_record()
+        reservoir = self.opened(config)
         try:
+            _check(reservoir, point, task)
             if not self.was_open:
-                _check(reservoir, point, task)
                 _pass_over_earlier_draws(reservoir, point, task)
             by_way_of = {**self._by_way_of, **point.by_way_of}
             if self.was_open or by_way_of:
@@ -76,8 +69,25 @@ class OpenDevice:
         except BaseException as error:
             self.close(error)
             raise
-        if not _stays_open(point):
+        if not (self._keep or _stays_open(point)):
             self.close()
+
+    def opened(self, config: ReservoirConfig) -> Reservoir:
+        """The reservoir of a configuration (`for_inputs`), with a record of its own; its knobs are not set."""
+        reservoir, before = self._reservoir, self._config
+        same = before is not None and config.apart_from_knobs() == before.apart_from_knobs()
+        self.was_open = reservoir is not None and same and config.channels == before.channels
+        if reservoir is None or before is None or not self.was_open:
+            self.close()
+            self._reservoir = self._open(config)
+            self._config = config
+            return self._reservoir
+        config.learn_name(before.name, before.knob_units)
+        reservoir.begin_record()
+        return reservoir
+
+    def _open(self, config: ReservoirConfig) -> Reservoir:
+        return build_reservoir(config).open()
 
 
 def _stays_open(point: Point) -> bool:

@@ -7,6 +7,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, ClassVar
@@ -162,7 +163,8 @@ class PointRun:
         """
         took = self.took() if elsewhere is None else self.took() + elsewhere
         outputs = self.files.folder / self.files.outputs
-        source = Source(self.task, outputs, lambda: find_states(self.point, self.task))
+        # Without this object: it has the result, which would have it.
+        source = Source(self.task, outputs, partial(find_states, self.point, self.task))
         if self.records == "rows":
             self.result.sources[len(self.result.rows)] = source
         settings = self.point.config.readout.model_dump(mode="json", serialize_as_any=True)

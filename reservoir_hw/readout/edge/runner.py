@@ -169,7 +169,7 @@ class EdgeRunner:
     def run(self, inputs: Any) -> np.ndarray:
         """Outputs (batch, time, outputs) of inputs (batch, time, inputs), or of tokens (batch, time).
 
-        Goes on from where the last call ended; at rest, any number of sequences may begin.
+        One series (time, inputs) alone has outputs (time, outputs). Goes on from where the last call ended; at rest, any number of sequences may begin.
 
         Raises
         ------
@@ -183,6 +183,9 @@ class EdgeRunner:
         DeviceError
             A device failed; nothing goes on before `reset`.
         """
+        alone = np.ndim(arrays.as_numpy(inputs)) == len(self._shape) + 1
+        if alone:
+            return self.run(np.asarray(arrays.as_numpy(inputs))[None])[0]
         given = self.checked(inputs)
         self._begin_if_other(given.shape[0])
         if not given.shape[1]:

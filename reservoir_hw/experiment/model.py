@@ -1,0 +1,524 @@
+"""An experiment on one's own data as a model: `fit`, `predict`, `score`, as scikit-learn has them."""
+
+from __future__ import annotations
+
+import copy
+import inspect
+import os
+import shutil
+import sys
+import tempfile
+import threading
+import warnings
+import weakref
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Self, cast
+
+import numpy as np
+
+from reservoir_hw.core import arrays
+from reservoir_hw.core.configuration import Config, Document
+from reservoir_hw.core.errors import ConfigurationError, DeviceBusy, DeviceError, DeviceFault, NotOpen, ShapeError
+from reservoir_hw.core.given import Given, give, give_targets, is_array
+from reservoir_hw.core.reservoir import Reservoir
+from reservoir_hw.core.reservoir_config import ReservoirConfig, build_reservoir, reservoir_config
+from reservoir_hw.core.series_format import SeriesFormat
+from reservoir_hw.experiment.configuration.experiment import ExperimentConfig
+from reservoir_hw.experiment.deploy.export import export_run
+from reservoir_hw.experiment.deploy.export_result import ExportResult
+from reservoir_hw.experiment.run.experiment import Experiment
+from reservoir_hw.experiment.run.open_device import OpenDevice
+from reservoir_hw.experiment.run.result import Result
+from reservoir_hw.experiment.states.drive import driven, predict_into
+from reservoir_hw.experiment.states.plan import plan
+from reservoir_hw.experiment.states.progress import following
+from reservoir_hw.experiment.states.watch import StateWatch, about_counters
+from reservoir_hw.readout.configuration import Readout, StateReadoutConfig
+from reservoir_hw.tasks.data.metrics import of_numbers
+from reservoir_hw.tasks.task import Evaluation, OutputScale, Split, Task
+
+ReservoirLike = Reservoir | ReservoirConfig | Mapping[str, Any] | str | os.PathLike[str]
+
+# One drive at a time: a device has one user.
+_DRIVING = threading.RLock()
+_DEVICES: weakref.WeakSet[_Device] = weakref.WeakSet()
+
+
+class ReservoirModel:
+    """A reservoir with a readout that learns from one's own series; follows scikit-learn as far as that holds for them.
+
+        model = ReservoirModel("lab.yaml", readout="ridge", washout=100).fit(X, y)
+        model.predict(X2), model.score(X2, y2), model.export("model.rhw")
+
+    Arrays (time, channels) or (time,) are one series; (batch, time, channels), or a list, are several. Numpy, torch,
+    pandas and xarray are taken, and what `predict` returns is of the same kind. Each series begins at rest. Numbers are
+    scaled by the statistics of the training (`scale`), and answers are in the units of `y`.
+
+    The reservoir of a file, a mapping or a configuration is opened by the first `fit`, and stays open for this model and
+    its clones, until `close`, the end of a `with` block or of the program. An open reservoir is shared and left open.
+
+    Parameters
+    ----------
+    reservoir
+        The path of a reservoir file, a mapping with `kind`, a configuration, or an open reservoir.
+    readout
+        A kind of readout that learns in one pass over states, a mapping with `kind` and its keys, or a configuration.
+    washout
+        Leading steps of each series that are neither learned from nor judged. Outputs of these steps are returned.
+    scale, decide, training
+        As `task.scale`, `task.decide` and `training` of an experiment file; None takes the defaults.
+    folder
+        Where `fit` makes its run folder; None: a temporary one, which lives as long as the model.
+
+    `set_params` and searches reach keys of the sections: `readout__alpha`, `reservoir__leak_rate`.
+
+    After `fit`, `result_` is the `Result` of the experiment, `classes_` are the labels of a classifier.
+    """
+
+    _device: _Device | None = None
+    _trained: _Trained | None = None
+    result_: Result
+
+    def __init__(
+        self,
+        reservoir: ReservoirLike,
+        readout: str | Mapping[str, Any] | Config = "ridge",
+        *,
+        washout: int = 0,
+        scale: Mapping[str, Any] | None = None,
+        decide: str = "mean",
+        training: Mapping[str, Any] | None = None,
+        folder: str | os.PathLike[str] | None = None,
+    ) -> None:
+        self.reservoir = reservoir
+        self.readout = readout
+        self.washout = washout
+        self.scale = scale
+        self.decide = decide
+        self.training = training
+        self.folder = folder
+
+    def fit(self, X: Any, y: Any) -> Self:
+        """Drive the reservoir with X and train the readout to say y: an experiment without a test (`result_`).
+
+        y are series as long as those of X, or of several series one number or label for each. Labels, texts or whole
+        numbers, make a classifier.
+
+        Raises `ConfigurationError` and `ShapeError` for what does not fit together, before the device is opened, and
+        the device's own errors. After one of a device no clone drives it before `close`.
+        """
+        if y is None:
+            raise ConfigurationError("ReservoirModel requires y to be passed, but the target y is None")
+        inputs = give(_series(X), "X")
+        flat = not isinstance(y, list | tuple) and np.ndim(y) == 1
+        if flat and len(inputs.series) == 1 and hasattr(y, "to_frame"):
+            y = y.to_frame(y.name if y.name is not None else "y0")
+        targets = give_targets(inputs, y, "y")
+        self._trained = None
+        readout = _section("readout", self.readout)
+        task = {"kind": "data", "inputs": inputs.name, "targets": targets.name, "test": "none", "decide": self.decide}
+        with self._drive() as device:
+            folder = self.folder or _temporary_folder(self)
+            document = {
+                "task": task | ({} if self.scale is None else {"scale": self.scale}),
+                "reservoir": _section("reservoir", self.reservoir),
+                "readout": {**readout, "washout": self.washout} if self.washout else readout,
+                "training": dict(self.training or {}),
+                "run": {"folder": os.fspath(folder), "name": "model", "states": None},
+            }
+            experiment = Experiment(document, device=device)
+            config = experiment.config
+            if not isinstance(config.readout, StateReadoutConfig) or config.readout.keeps_learning:
+                raise ConfigurationError(
+                    f"readout {config.readout.kind}: ReservoirModel has readouts that learn in one pass over states and "
+                    "stay as they are; run the others as an Experiment, and take the model from its run folder"
+                )
+            if config.training.continuous:
+                raise ConfigurationError("training.continuous: ReservoirModel answers each series from rest")
+            result = experiment.run(report=False)
+        for warning in result.warnings:
+            warnings.warn(warning, stacklevel=2)
+        self.result_ = result
+        labels = dict.fromkeys(targets.series[0].tolist()) if targets.single else {}
+        self._trained = _Trained.of(result, config, inputs, targets, flat or targets.single, list(labels))
+        self.n_features_in_ = inputs.series[0].shape[1]
+        vars(self).pop("feature_names_in_", None), vars(self).pop("classes_", None)
+        if inputs.names:
+            self.feature_names_in_ = np.array(inputs.names, dtype=object)
+        if self._trained.classes is not None:
+            self.classes_ = self._trained.classes
+        return self
+
+    def predict(self, X: Any) -> Any:
+        """Outputs (time, outputs) of each series, from rest, as X was given; (time,) where y was (time,).
+
+        A classifier answers (series,) labels, and a model of one number for each series (series,) numbers. Columns of a
+        DataFrame are taken by their names.
+        """
+        trained = self._fitted("predict")
+        answers = self._answers(X)
+        if trained.format.classes:
+            assert trained.classes is not None
+            return trained.classes[[trained.format.classes.index(trained.format.class_of(one)) for one in answers]]
+        answers = [trained.format.user_outputs(one) for one in answers]
+        if trained.single:
+            return np.array([one[-1, 0] if self.decide == "last" else one[:, 0].mean() for one in answers])
+        if isinstance(X, list | tuple):
+            return [self._as_given(answer, one) for answer, one in zip(answers, X, strict=True)]
+        if X.ndim < 3:
+            return self._as_given(answers[0], X)
+        return arrays.like(np.stack([one[:, 0] if trained.flat else one for one in answers]), X)
+
+    def score(self, X: Any, y: Any) -> float:
+        """The accuracy of a classifier; else r2 behind the washout, the mean over the outputs."""
+        trained = self._fitted("score")
+        if trained.single:
+            right, answers = np.asarray(arrays.as_numpy(y)), self.predict(X)
+            if len(right) != len(answers):
+                raise ShapeError(f"y are {len(right)} values, and X {len(answers)} series: one for each")
+            if trained.format.classes:
+                return float(np.mean(answers == right))
+            return of_numbers(right[:, None], answers[:, None], ["y0"], [])["r2"]
+        answers = self._answers(X)
+        wanted = give(_series(y), "y").series
+        if [len(one) for one in wanted] != [len(one) for one in answers]:
+            raise ShapeError("y are not as many steps as X, series for series")
+        first = trained.washout
+        found = np.concatenate([trained.format.user_outputs(one[first:]) for one in answers])
+        return of_numbers(np.concatenate([one[first:] for one in wanted]), found, [], [])["r2"]
+
+    def export(self, path: str | os.PathLike[str] | None = None, **options: Any) -> ExportResult:
+        """The model as a bundle for the edge; path and options are those of `export_run`. The device is driven."""
+        self._fitted("export")
+        if not hasattr(self, "result_"):
+            raise NotOpen("this model was copied from another process, without the folder of its run: fit it again")
+        if isinstance(self.reservoir, str | os.PathLike) and not options.get("offline"):
+            options.setdefault("reservoir", self.reservoir)
+        with self._drive() as device:
+            return export_run(self.result_.folder, cast(Any, path), device=device, **options)
+
+    def close(self) -> None:
+        """Close what `fit` has opened, for all clones. The next drive opens it again, also after a fault."""
+        with _DRIVING:
+            if self._device is not None:
+                self._device.fault = ""
+                self._device.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    # ---- what scikit-learn asks
+
+    def get_params(self, deep: bool = True) -> dict[str, Any]:
+        """The arguments of the constructor by name; `deep`, keys of mappings too (`readout__alpha`)."""
+        found = {name: getattr(self, name) for name in list(inspect.signature(type(self)).parameters)}
+        if deep:
+            for name, value in list(found.items()):
+                if isinstance(value, Mapping):
+                    found |= {f"{name}__{key}": item for key, item in value.items()}
+        return found
+
+    def set_params(self, **params: Any) -> Self:
+        """Set arguments, and keys of sections: `readout__alpha=1e-3`, `reservoir__knobs__bias=0.4`."""
+        known = self.get_params(deep=False)
+        for key in sorted(params, key=lambda key: "__" in key):
+            name, _, inner = key.partition("__")
+            if name not in known:
+                raise ConfigurationError(f"Invalid parameter {name!r} for ReservoirModel: it has {', '.join(known)}")
+            value = params[key]
+            if inner:
+                if name == "reservoir" and isinstance(self.reservoir, Reservoir):
+                    raise ConfigurationError(f"{key}: an open reservoir is as it is: name its file in its place")
+                document = Document({name: _section(name, getattr(self, name))})
+                document.set(f"{name}.{inner.replace('__', '.')}", getattr(value, "tolist", lambda: value)(), key)
+                value = document.data[name]
+            setattr(self, name, value)
+        return self
+
+    def __sklearn_clone__(self) -> Self:
+        cloned = type(self)(**copy.deepcopy(self.get_params(deep=False)))
+        cloned._device = self._shared()
+        return cloned
+
+    def __sklearn_is_fitted__(self) -> bool:
+        return self._trained is not None
+
+    def __sklearn_tags__(self) -> Any:
+        from sklearn.utils import InputTags, RegressorTags, Tags, TargetTags
+
+        return Tags(
+            estimator_type="regressor",
+            target_tags=TargetTags(required=True, multi_output=True),
+            regressor_tags=RegressorTags(poor_score=True),
+            input_tags=InputTags(three_d_array=True),
+            non_deterministic=not self._is_computed,
+        )
+
+    def __repr__(self) -> str:
+        return f"ReservoirModel({', '.join(f'{name}={value!r}' for name, value in self.get_params(deep=False).items())})"
+
+    def __getstate__(self) -> dict[str, Any]:
+        """For another process, which can have a simulation of its own."""
+        if not self._is_computed:
+            raise ConfigurationError(
+                "a ReservoirModel on a device, or an open reservoir, stays in its process: take n_jobs=1"
+            )
+        return {name: value for name, value in vars(self).items() if name not in ("_device", "result_", "_remove")}
+
+    # ---- how
+
+    @property
+    def _is_computed(self) -> bool:
+        return not isinstance(self.reservoir, Reservoir) and _configured(self.reservoir).is_computed
+
+    def _shared(self) -> _Device:
+        lent = self.reservoir if isinstance(self.reservoir, Reservoir) else None
+        if self._device is None or self._device.lent is not lent:
+            self._device = _Device(lent)
+        return self._device
+
+    @contextmanager
+    def _drive(self) -> Iterator[_Device]:
+        """The device for a drive, after which a fault is remembered: a search would choose among the other fits."""
+        with _DRIVING:
+            device = self._shared()
+            if device.fault:
+                raise DeviceFault(
+                    f"the device has failed ({device.fault}), so that this fit would not be like those before: look at "
+                    "the device, call close() of the model, and begin the search again"
+                )
+            try:
+                yield device
+            except DeviceBusy:
+                raise
+            except DeviceError as error:
+                if not self._is_computed:
+                    device.fault = f"{type(error).__name__}: {error}"
+                raise
+
+    def _fitted(self, method: str) -> _Trained:
+        if self._trained is None:
+            known = sys.modules.get("sklearn.exceptions")
+            raise (known.NotFittedError if known else NotOpen)(f"call fit of this ReservoirModel before {method}")
+        return self._trained
+
+    def _answers(self, X: Any) -> list[np.ndarray]:
+        """For each series the outputs of the model, (time, outputs); a classifier's are those behind the washout."""
+        trained = self._fitted("predict")
+        names = getattr(self, "feature_names_in_", None)
+        given = give(_with_columns(_series(X), names), "X").series
+        for number, one in enumerate(given):
+            if one.shape[1] != self.n_features_in_:
+                raise ShapeError(
+                    f"X has {one.shape[1]} features, but ReservoirModel is expecting {self.n_features_in_} features as "
+                    "input"
+                )
+            if one.dtype.kind not in "fiub" or arrays.not_finite(one, arrays.NO_NUMBER).any():
+                raise ShapeError(f"X: series {number} holds NaN, infinity or text: give finite numbers")
+            if len(one) <= (trained.washout if trained.single else 0):
+                raise ShapeError(f"X: series {number} has {len(one)} steps, and the washout takes {trained.washout}")
+        asked = _Asked([trained.format.model_inputs(one) for one in given], trained.outputs)
+        with self._drive() as device:
+            config = trained.config.reservoir
+            reservoir = device.opened(config)
+            if not isinstance(self.reservoir, Reservoir):
+                reservoir.set(**config.knob_values)
+            told = trained.answer(asked, reservoir)
+        for warning in told:
+            warnings.warn(warning, stacklevel=3)
+        first = trained.washout if trained.single else 0
+        return [answer[first : len(one)] for answer, one in zip(asked.answers, given, strict=True)]
+
+    def _as_given(self, answer: np.ndarray, one: Any) -> Any:
+        trained = self._fitted("predict")
+        flat = answer[:, 0] if trained.flat else answer
+        names = [channel.name for channel in trained.format.outputs]
+        if hasattr(one, "columns"):
+            return type(one)(answer, index=one.index, columns=names)
+        if hasattr(one, "index") and hasattr(one, "to_frame"):
+            return type(one)(answer[:, 0], index=one.index, name=names[0]) if trained.flat else answer
+        if hasattr(one, "dims"):
+            time, coordinate = one.dims[0], one.coords.get(one.dims[0])
+            coords = {} if coordinate is None else {time: coordinate}
+            if trained.flat:
+                return type(one)(flat, dims=(time,), coords=coords)
+            return type(one)(answer, dims=(time, "output"), coords={**coords, "output": names})
+        return arrays.like(flat, one)
+
+
+class _Asked(Task):
+    """Series that are answered and not judged."""
+
+    def __init__(self, series: Sequence[np.ndarray], outputs: int) -> None:
+        lengths = np.array([len(one) for one in series])
+        inputs = np.zeros((len(series), lengths.max(), series[0].shape[1]), np.float32)
+        for row, one in enumerate(series):
+            inputs[row, : len(one)] = one
+        self.answers = np.zeros((*inputs.shape[:2], outputs), np.float32)
+        self.train = self.test = Split(inputs, self.answers, None, lengths)
+
+    def evaluate(self, outputs: np.ndarray, scale: OutputScale = "scores") -> Evaluation:
+        """Nobody knows what is right."""
+        return Evaluation({})
+
+
+@dataclass(frozen=True)
+class _Trained:
+    """What a fit leaves for answers. `flat` says that y had one axis, `single` one value for each series."""
+
+    config: ExperimentConfig
+    readout: Readout
+    format: SeriesFormat
+    flat: bool
+    single: bool
+    classes: np.ndarray | None
+
+    @classmethod
+    def of(
+        cls, result: Result, config: ExperimentConfig, inputs: Given, targets: Given, flat: bool, labels: list[Any]
+    ) -> Self:
+        """From a finished experiment; `labels` are the different values of y."""
+        settings, task = cast(StateReadoutConfig, config.readout), result.task
+        found = task.series
+        assert found is not None
+        readout = settings.load(result.folder / result.provenance["rows"][0]["readout"]["file"])
+        config = config.model_copy(update={"reservoir": config.reservoir.for_inputs(settings.channels(task))})
+        named = {str(label): label for label in labels}
+        classes = np.array([named[name] for name in found.classes]) if found.classes else None
+        return cls(config, readout, found, flat, targets.single, classes)
+
+    @property
+    def washout(self) -> int:
+        """Steps of each series that are not judged."""
+        return getattr(self.config.readout, "washout", 0)
+
+    @property
+    def outputs(self) -> int:
+        """How many numbers the readout says."""
+        return len(self.format.classes or self.format.outputs)
+
+    def answer(self, asked: _Asked, reservoir: Reservoir) -> list[str]:
+        """Drive the reservoir for the answers; returns what casts doubt on them."""
+        training, chunk_steps = self.config.training, self.config.run.chunk_steps
+        bursts = plan(
+            asked, training, chunk_steps=chunk_steps, max_batch=reservoir.spec.max_batch, splits=("test",)
+        )
+        watch, on_steps = StateWatch(reservoir.spec), following([reservoir], lambda steps: None)
+        states = driven(reservoir, bursts, on_steps, repetitions=training.repetitions, native=True)
+        for chunk, answer in watch.passing(states):
+            predict_into(self.readout, chunk, answer, asked.answers)
+        return about_counters(reservoir.counters, reservoir.spec) + watch.warnings()
+
+
+class _Device(OpenDevice):
+    """The open reservoir of a model and its clones: `lent` by who has it open, or opened here, the last one alone."""
+
+    def __init__(self, lent: Reservoir | None) -> None:
+        super().__init__(keep=True)
+        self.lent, self.fault = lent, ""
+        self._closing: Any = None
+        _DEVICES.add(self)
+
+    def opened(self, config: ReservoirConfig) -> Reservoir:
+        """As it is open already. Raises `NotOpen` where a lent one is not open any more."""
+        if self.lent is None:
+            return super().opened(config)
+        if not self.lent.is_open:
+            raise NotOpen("the reservoir of this ReservoirModel was closed: open it, or give its file in its place")
+        self.was_open = True
+        self.lent.begin_record()
+        return self.lent
+
+    def _open(self, config: ReservoirConfig) -> Reservoir:
+        """Another model that is not used now gives the same device back first."""
+        reservoir = build_reservoir(config)
+        for other in list(_DEVICES):
+            if other._holds(config, reservoir):
+                other.close()
+        # Also where the last model is forgotten, and at the end of the program.
+        self._closing = weakref.finalize(self, reservoir.close)
+        return reservoir.open()
+
+    def close(self, error: BaseException | None = None) -> None:
+        """Close what was opened here."""
+        if self._closing is not None:
+            self._closing.detach()
+        super().close(error)
+
+    def _holds(self, config: ReservoirConfig, reservoir: Reservoir) -> bool:
+        mine = self._reservoir
+        if mine is None or self._config is None:
+            return False
+        shared = set(mine.resources) & set(reservoir.resources)
+        return bool(shared) or self._config.apart_from_knobs() == config.apart_from_knobs()
+
+    def __deepcopy__(self, memo: object) -> Self:
+        return self
+
+
+def _configured(reservoir: ReservoirLike) -> ReservoirConfig:
+    if not isinstance(reservoir, Reservoir):
+        return reservoir_config(cast(Any, reservoir))
+    if reservoir.configuration is None:
+        raise ConfigurationError(
+            "this reservoir was not built from a configuration, so that no run could say what it was: open it by "
+            "open_reservoir (kind: python takes functions of yours)"
+        )
+    return reservoir.configuration
+
+
+def _section(name: str, value: Any) -> dict[str, Any]:
+    """A section of an experiment, for whatever stands for it."""
+    if name == "reservoir":
+        section = _configured(value).model_dump(mode="json", serialize_as_any=True)
+        if isinstance(value, Reservoir):
+            # As it is now: whoever has it open may have turned it.
+            for knob, now in value.knobs.items():
+                if isinstance(section["knobs"].get(knob), dict):
+                    section["knobs"][knob]["value"] = now
+                else:
+                    section["knobs"][knob] = now
+        return section
+    if isinstance(value, str):
+        return {"kind": value}
+    return value.model_dump(mode="json", serialize_as_any=True) if isinstance(value, Config) else dict(value or {})
+
+
+def _series(X: Any) -> Any:
+    """Series as they were given. Raises `ShapeError` for what is none."""
+    if isinstance(X, list | tuple) and X and not is_array(X):
+        X = np.asarray(X)
+    if hasattr(X, "toarray") or not is_array(X):
+        raise ShapeError(
+            f"{type(X).__name__} is no series: give an array (time, channels), a table, or a list of them, not sparse"
+        )
+    if "complex" in str(getattr(X, "dtype", "")):
+        raise ShapeError("Complex data not supported: give real numbers")
+    return X
+
+
+def _with_columns(X: Any, names: np.ndarray | None) -> Any:
+    """Tables with the columns of the training, in their order."""
+    if isinstance(X, list | tuple):
+        return [_with_columns(one, names) for one in X]
+    if names is None or not hasattr(X, "columns"):
+        return X
+    there = {str(column): column for column in X.columns}
+    missing = [name for name in names if name not in there]
+    if missing:
+        raise ConfigurationError(f"X has no column {missing[0]!r}, which the model was trained with")
+    return X[[there[name] for name in names]]
+
+
+def _temporary_folder(model: ReservoirModel) -> str:
+    """A folder that is removed with the model, or when it is fitted again."""
+    if (before := vars(model).get("_remove")) is not None:
+        before()
+    path = tempfile.mkdtemp(prefix="reservoir-model-")
+    vars(model)["_remove"] = weakref.finalize(model, shutil.rmtree, path, ignore_errors=True)
+    return path

@@ -56,8 +56,8 @@ class ReservoirModel:
     pandas and xarray are taken, and what `predict` returns is of the same kind. Each series begins at rest. Numbers are
     scaled by the statistics of the training (`scale`), and answers are in the units of `y`.
 
-    The reservoir of a file, a mapping or a configuration is opened by the first `fit`, and stays open for this model and
-    its clones, until `close`, the end of a `with` block or of the program. An open reservoir is shared and left open.
+    The reservoir of a file, a mapping or a configuration is opened by the first `fit`, and stays open for this model
+    and its clones, until `close`, the end of a `with` block or of the program. An open reservoir is shared and left open.
 
     Parameters
     ----------
@@ -132,8 +132,8 @@ class ReservoirModel:
             config = experiment.config
             if not isinstance(config.readout, StateReadoutConfig) or config.readout.keeps_learning:
                 raise ConfigurationError(
-                    f"readout {config.readout.kind}: ReservoirModel has readouts that learn in one pass over states and "
-                    "stay as they are; run the others as an Experiment, and take the model from its run folder"
+                    f"readout {config.readout.kind}: ReservoirModel has readouts that learn in one pass over states "
+                    "and stay as they are; run the others as an Experiment, and take the model from its run folder"
                 )
             if config.training.continuous:
                 raise ConfigurationError("training.continuous: ReservoirModel answers each series from rest")
@@ -235,7 +235,8 @@ class ReservoirModel:
                 if name == "reservoir" and isinstance(self.reservoir, Reservoir):
                     raise ConfigurationError(f"{key}: an open reservoir is as it is: name its file in its place")
                 document = Document({name: _section(name, getattr(self, name))})
-                document.set(f"{name}.{inner.replace('__', '.')}", getattr(value, "tolist", lambda: value)(), key)
+                plain = value.tolist() if hasattr(value, "tolist") else value
+                document.set(f"{name}.{inner.replace('__', '.')}", plain, key)
                 value = document.data[name]
             setattr(self, name, value)
         return self
@@ -260,7 +261,9 @@ class ReservoirModel:
         )
 
     def __repr__(self) -> str:
-        return f"ReservoirModel({', '.join(f'{name}={value!r}' for name, value in self.get_params(deep=False).items())})"
+        return (
+            f"ReservoirModel({', '.join(f'{name}={value!r}' for name, value in self.get_params(deep=False).items())})"
+        )
 
     def __getstate__(self) -> dict[str, Any]:
         """For another process, which can have a simulation of its own."""
@@ -405,9 +408,7 @@ class _Trained:
     def answer(self, asked: _Asked, reservoir: Reservoir) -> list[str]:
         """Drive the reservoir for the answers; returns what casts doubt on them."""
         training, chunk_steps = self.config.training, self.config.run.chunk_steps
-        bursts = plan(
-            asked, training, chunk_steps=chunk_steps, max_batch=reservoir.spec.max_batch, splits=("test",)
-        )
+        bursts = plan(asked, training, chunk_steps=chunk_steps, max_batch=reservoir.spec.max_batch, splits=("test",))
         watch, on_steps = StateWatch(reservoir.spec), following([reservoir], lambda steps: None)
         states = driven(reservoir, bursts, on_steps, repetitions=training.repetitions, native=True)
         for chunk, answer in watch.passing(states):

@@ -57,7 +57,7 @@ class ReservoirModel:
     scaled by the statistics of the training (`scale`), and answers are in the units of `y`.
 
     The reservoir of a file, a mapping or a configuration is opened by the first `fit`, and stays open for this model
-    and its clones, until `close`, the end of a `with` block or of the program. An open reservoir is shared and left open.
+    and its clones, until `close`, the end of a `with` block or of the program. An open one is shared and left open.
 
     Parameters
     ----------

@@ -159,7 +159,9 @@ def check_mixed(source: Source) -> None:
     np.testing.assert_array_equal(source.times("t", "time"), FIRST + np.arange(len(X)))
     with pytest.raises(ConfigurationError, match=r"column 'label': .*no"):
         numbers(source, columns=["label"])
-    with pytest.raises(ConfigurationError, match=r"(line 2|row 0 .*), column 'label': 'cat' is not a number or a time"):
+    with pytest.raises(
+        ConfigurationError, match=r"(line 2|row 0 .*), column 'label': 'cat' is no number and no time stamp"
+    ):
         source.times("label", "time")
     with pytest.raises(ConfigurationError, match=r"(line 2|row 0 .*), column 'count': .*"):
         source.times("count", "time")
@@ -172,8 +174,9 @@ def check_mixed(source: Source) -> None:
 @pytest.mark.parametrize(
     ("second", "message"),
     [
-        ("2024-13-01", "line 3, column 't': '2024-13-01' is not a time stamp of ISO 8601, as the first one is"),
-        ("2024-01-01T00:00:01Z", "is a time with a time zone, the first one is without a time zone"),
+        ("2024-13-01", "line 3, column 't': '2024-13-01' is no number and no time stamp of ISO 8601"),
+        ("2024-01-01T00:00:01Z", "is a time with a time zone, the first one is a time without a time zone"),
+        ("7.5", "line 3, column 't': '7.5' is a number, the first one is a time without"),
         ("", "line 3, column 't': .*no"),
     ],
 )

@@ -8,6 +8,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
+from tokenize import TokenError
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,21 @@ Place = Callable[[int], str]
 """Where a row of a column stands, for a message."""
 
 
+UNREADABLE = (
+    OSError,
+    EOFError,
+    ValueError,
+    TypeError,
+    LookupError,
+    RuntimeError,
+    ArithmeticError,
+    TokenError,
+    zlib.error,
+    zipfile.BadZipFile,
+)
+"""What libraries raise for files that are damaged."""
+
+
 @contextmanager
 def reading(where: str) -> Iterator[None]:
     """Turns what libraries say of files that they cannot read into a `ConfigurationError`."""
@@ -25,16 +41,7 @@ def reading(where: str) -> Iterator[None]:
         yield
     except ReservoirError:
         raise
-    except (
-        OSError,
-        EOFError,
-        ValueError,
-        TypeError,
-        LookupError,
-        RuntimeError,
-        zlib.error,
-        zipfile.BadZipFile,
-    ) as error:
+    except UNREADABLE as error:
         reason = str(error)
         if "allow_pickle" in reason or "Python objects" in reason:
             reason = "it holds Python objects (pickled); save plain numbers or texts"

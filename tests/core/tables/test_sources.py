@@ -219,6 +219,25 @@ def test_objects_of_python_are_refused(tmp_path: Path) -> None:
             numbers(source)
 
 
+@pytest.mark.parametrize("write", [npy, npz, hdf5, matlab, netcdf_3, parquet, lambda p: netcdf(p, engine="h5netcdf")])
+def test_a_damaged_file_is_refused_in_a_sentence_or_read(tmp_path: Path, write: Callable[[Path], Any]) -> None:
+    config = write(tmp_path / "a")
+    whole = (tmp_path / "a").read_bytes()
+    random = generator(3, "damage")
+    refused = 0
+    for cut in range(60):
+        content = bytearray(whole)
+        for place in random.integers(0, len(whole), 4):
+            content[place] = random.integers(256)
+        (tmp_path / "a").write_bytes(content[: len(whole) if cut % 4 else random.integers(len(whole))])
+        try:
+            with opened(tmp_path / "a", ReadConfig()) as source:
+                assert numbers(source, **config).dtype == np.float64
+        except ConfigurationError:
+            refused += 1
+    assert refused >= 10
+
+
 def test_names_that_two_columns_have_are_taken_by_number(tmp_path: Path) -> None:
     pa = pytest.importorskip("pyarrow")
     table = pa.Table.from_arrays([pa.array(X[:, i]) for i in range(3)], ["u", "u.v", "u"])

@@ -26,6 +26,9 @@ from reservoir_hw.tasks.datasets import FOLDER_VARIABLE, found_file
 # Files whose steps differ by more than this share were not measured at one rate.
 _SAME_RATE = 0.01
 
+# Rows that are read at once.
+_PIECE = 1 << 16
+
 
 @dataclass(frozen=True)
 class Series:
@@ -215,13 +218,19 @@ def _targets(source: Source, targets: TargetsConfig, inputs: Columns | None) -> 
 
 def _finite(columns: Columns, what: str, *, missing: bool = False) -> np.ndarray:
     """All values; NaN only where they may be `missing`."""
-    values = columns.read(0, columns.steps)
-    wrong = arrays.not_finite(values, arrays.NO_NUMBER)
-    if missing:
-        wrong &= ~np.isnan(values)
-    if wrong.any():
+    values = np.empty((columns.sequences, columns.steps, len(columns.numbers)))
+    # In pieces: whole arrays of a long file would be in memory several times.
+    for first in range(0, columns.steps, _PIECE):
+        piece = columns.read(first, min(first + _PIECE, columns.steps))
+        values[:, first : first + _PIECE] = piece
+        wrong = arrays.not_finite(piece, arrays.NO_NUMBER)
+        if missing:
+            wrong &= ~np.isnan(piece)
+        if not wrong.any():
+            continue
         _, row, column = (int(at[0]) for at in np.nonzero(wrong))
-        empty = "is empty" if np.isnan(values[:, row, column]).any() else "is not a finite number below 9e37"
+        empty = "is empty" if np.isnan(piece[:, row, column]).any() else "is not a finite number below 9e37"
+        row += first
         hint = "; targets: {missing: skip} passes such rows over" if what == "task.targets" and "empty" in empty else ""
         raise ConfigurationError(f"{what}: {columns.place(row, column)}: the cell {empty}{hint}")
     return values

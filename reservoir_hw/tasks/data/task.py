@@ -48,20 +48,16 @@ class Data(Task):
     smaller = ("nrmse", "nmse", "mae", "error_rate", "diverged")
 
     def __init__(self, config: DataConfig | None = None, /, **settings: Any) -> None:
+        # Arrays that nobody else keeps are gone when this list is.
         kept = given_in(settings)
         config = DataConfig.of(config, settings)
-        found = found_series(config)
-        if config.test == "none":
-            parts = Parts(found.series, [found.series[0].part(0, 0)])
-        elif config.closed_loop is not None:
-            parts = _forecast_parts(found.series, config)
-        else:
-            parts = parts_of(found, config)
-        del kept
-        self._make(config, found, parts)
+        self._make(config, *_found_parts(config))
+        self._kept = kept
 
     def _make(self, config: DataConfig, found: Found, parts: Parts) -> None:
-        self._config, self._found, self._parts = config, found, parts
+        self._config, self._outputs = config, tuple(found.outputs)
+        self.sequences = {"train": [one.where for one in parts.train], "test": [one.where for one in parts.test]}
+        """Where the sequences of the two splits come from."""
         self.classes = tuple(sorted({one.label for one in parts.train if one.label is not None}))
         if unknown := {one.label for one in parts.test} - {*self.classes, None}:
             raise ConfigurationError(f"task.labels: the class {min(map(str, unknown))!r} is in the test only")
@@ -73,8 +69,8 @@ class Data(Task):
         if config.closed_loop is not None:
             # Its answers are its next inputs.
             self.series = self.series.model_copy(update={"outputs": self.series.inputs})
-        self._check_lengths()
-        self.train, self.test = self._split(parts.train, judged=False), self._split(parts.test, judged=True)
+        self._check_lengths(parts)
+        self.train, self.test = (self._split(parts, judged=judged) for judged in (False, True))
         if (loop := config.closed_loop) is not None:
             self.closed_loop = True
             pieces = np.stack([self.series.model_inputs(one.inputs) for one in parts.test]).astype(np.float32)
@@ -98,12 +94,11 @@ class Data(Task):
             self.facts["classes"] = {
                 name: dict(Counter(str(one.label) for one in part)) for name, part in counted.items()
             }
-        self.remarks = self._remarks()
+        self.remarks = self._remarks(found, parts)
 
-    def _check_lengths(self) -> None:
+    def _check_lengths(self, parts: Parts) -> None:
         """Each series has steps behind the washout, where it begins at rest."""
         first = self._config.judge_from if self._config.judge_from is not None else self._config.washout
-        parts = self._parts
         judged = () if parts.follows or self._config.test == "none" or self._config.closed_loop else parts.test
         for one in [*parts.train, *judged]:
             if one.steps <= first:
@@ -112,11 +107,12 @@ class Data(Task):
                     "(readout.washout, task.judge_from): take fewer, or leave the series out"
                 )
 
-    def _split(self, series: Sequence[Series], *, judged: bool) -> Split:
+    def _split(self, parts: Parts, *, judged: bool) -> Split:
+        series, follows = parts.test if judged else parts.train, parts.follows
         config, series_format = self._config, self.series
         assert series_format is not None
         # Of a test only one that follows its training is in one piece: others begin at rest.
-        alone = len(series) == 1 and (not judged or self._parts.follows or not series[0].steps)
+        alone = len(series) == 1 and (not judged or follows or not series[0].steps)
         steps, outputs = max(one.steps for one in series), len(self.classes or series_format.outputs)
         dtype = np.dtype(series[0].dtype if config.trace is not None else np.float32)
         # Of zeros that are not touched nothing is in memory: series may be much shorter than the longest.
@@ -130,7 +126,7 @@ class Data(Task):
             else:
                 _fill(targets[row], one.targets, series_format.model_targets)
                 skipped = skipped or bool(np.isnan(one.targets).any())
-        first = config.judge_from if config.judge_from is not None else 0 if self._parts.follows else config.washout
+        first = config.judge_from if config.judge_from is not None else 0 if follows else config.washout
         counted = None
         if skipped or (judged and first and config.decide != "last"):
             counted = ~np.isnan(targets).any(axis=2)
@@ -138,14 +134,12 @@ class Data(Task):
         lengths = None if alone else np.array([one.steps for one in series])
         return Split(inputs, targets, None, lengths, bool(self.classes) and config.decide == "last", counted)
 
-    def _remarks(self) -> list[str]:
+    def _remarks(self, data: Found, parts: Parts) -> list[str]:
         """What casts doubt on these data."""
-        found, parts = [], self._parts
-        if self._found.missing:
-            found.append(
-                f"{self._found.missing:,} rows have no target: they are driven, and neither learned nor judged"
-            )
-        for column, name in enumerate(self._found.inputs if parts.test[0].steps else ()):
+        found = []
+        if data.missing:
+            found.append(f"{data.missing:,} rows have no target: they are driven, and neither learned nor judged")
+        for column, name in enumerate(data.inputs if parts.test[0].steps else ()):
             before, after = (
                 np.concatenate([one.inputs[:, column] for one in part]) for part in (parts.train, parts.test)
             )
@@ -166,7 +160,8 @@ class Data(Task):
             return super().validation(share)
         found = object.__new__(type(self))
         config = self._config.model_copy(update={"test": None, "folds": None, "fold": None})
-        found._make(config, self._found, shared(self._parts.train, share))
+        data, parts = _found_parts(self._config)
+        found._make(config, data, shared(parts.train, share))
         return found
 
     def evaluate(self, outputs: np.ndarray, scale: OutputScale = "scores") -> Evaluation:
@@ -196,7 +191,7 @@ class Data(Task):
                 "task: no row of the test is judged: task.judge_from, or missing targets, leave none"
             )
         piece = {"piece/targets": targets[:PIECE, 0], "piece/outputs": answers[:PIECE, 0]}
-        return Evaluation(metrics.of_numbers(targets, answers, self._found.outputs, config.metrics), piece)
+        return Evaluation(metrics.of_numbers(targets, answers, self._outputs, config.metrics), piece)
 
     def _judge_classes(self, outputs: np.ndarray, valid: np.ndarray) -> Evaluation:
         test, rows = self.test, np.arange(len(outputs))
@@ -218,12 +213,24 @@ class Data(Task):
     def figures(self, rows: Sequence[Row]) -> dict[str, Figure]:
         """Outputs beside targets, or which class was taken for which."""
         if self.closed_loop:
-            return forecast_report.figures(by_model(rows), list(self._found.inputs), ((0, 0), (0, 1)))
+            return forecast_report.figures(
+                by_model(rows), [one.name for one in self.series.inputs] if self.series else [], ((0, 0), (0, 1))
+            )
         return report.figures_of_classes(rows, self.classes) if self.classes else report.figures_of_numbers(rows)
 
     @property
     def _own_metrics(self) -> set[str]:
         return {name.partition("@")[0].partition(":")[2] for name in self._config.metrics}
+
+
+def _found_parts(config: DataConfig) -> tuple[Found, Parts]:
+    """All that was found, and what of it is learned from and judged. Nobody keeps it: it is as large as the splits."""
+    found = found_series(config)
+    if config.test == "none":
+        return found, Parts(found.series, [found.series[0].part(0, 0)])
+    if config.closed_loop is not None:
+        return found, _forecast_parts(found.series, config)
+    return found, parts_of(found, config)
 
 
 def _fill(place: np.ndarray, values: np.ndarray, scaled: Any) -> None:

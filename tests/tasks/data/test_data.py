@@ -189,12 +189,12 @@ def test_labels_of_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     counts = result.task.facts["classes"]
     assert counts["test"] == {"NA": sum(counts["test"].values()) / 2, "01": sum(counts["test"].values()) / 2}
     # Nobody is on both sides.
-    people = [{one.group for one in part} for part in (result.task._parts.train, result.task._parts.test)]
+    people = [{int(name[5:7]) // 4 for name in result.task.sequences[part]} for part in ("train", "test")]
     assert not people[0] & people[1]
     last = run({**task, "decide": "last"}, nodes=60, washout=0)
     assert last.task.test.at_end
     folds = run({**task, "folds": {"count": 5}}, nodes=60)
-    judged = sorted(where.where for row in folds.sources.values() for where in row.task._parts.test)
+    judged = sorted(name for row in folds.sources.values() for name in row.task.sequences["test"])
     assert judged == sorted(names)
 
 

@@ -110,7 +110,7 @@ class SeriesFormat(BaseModel):
         return self.output_scale.to_user(np.asarray(values))
 
     def scores_of(self, outputs: np.ndarray) -> np.ndarray:
-        """(classes,), by which a series with the outputs (time, classes) is decided. Raises `ShapeError` for no step."""
+        """(classes,), by which a series with the outputs (time, classes) is decided. `ShapeError` for no step."""
         if not len(outputs):
             raise ShapeError("a series without steps has no class")
         if self.decide == "last":

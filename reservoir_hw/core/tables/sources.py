@@ -138,7 +138,7 @@ def opened(path: Path, read: ReadConfig) -> Iterator[Source]:
 def _arrays(content: Any, start: bytes, path: Path, read: ReadConfig, stack: ExitStack) -> Mapping[str, Any]:
     if start.startswith(_HDF5) or start[512:].startswith(_HDF5):
         file = stack.enter_context(_hdf5(path).File(content, "r"))
-        return _netcdf(content, path, stack) if "_NCProperties" in file.attrs else _datasets(file)
+        return _netcdf(content, start, path, stack) if "_NCProperties" in file.attrs else _datasets(file)
     if start.startswith(b"PK\x03\x04"):
         return stack.enter_context(_numpy(content))
     if start.startswith(b"\x93NUMPY"):
@@ -146,7 +146,7 @@ def _arrays(content: Any, start: bytes, path: Path, read: ReadConfig, stack: Exi
     if start.startswith(b"PAR1"):
         return {TABLE: parquet(content, str(path))}
     if start.startswith((b"CDF\x01", b"CDF\x02")):
-        return _netcdf(content, path, stack)
+        return _netcdf(content, start, path, stack)
     if start.startswith(b"MATLAB 5.0"):
         return _matlab(content, path)
     if b"\x00" in start and (start.startswith((b"\xff\xfe", b"\xfe\xff")) or _every_other_zero(start)):
@@ -205,8 +205,8 @@ def _datasets(file: Any) -> dict[str, Any]:
     return found
 
 
-def _netcdf(content: Any, path: Path, stack: ExitStack) -> dict[str, Any]:
-    """Variables with their scale, offset and missing values applied; times are the numbers of the file."""
+def _netcdf(content: Any, start: bytes, path: Path, stack: ExitStack) -> dict[str, Any]:
+    """Variables of all groups, with scale, offset and missing values applied, and calendars as time stamps."""
     try:
         import h5netcdf
         import scipy.io
@@ -216,12 +216,23 @@ def _netcdf(content: Any, path: Path, stack: ExitStack) -> dict[str, Any]:
             f"{path} is NetCDF, which needs xarray, h5netcdf and scipy: pip install 'reservoir-hw[tables]'"
         ) from error
     del h5netcdf, scipy
-    groups = xarray.open_groups(content, decode_times=False, cache=False)
-    for group in groups.values():
+
+    def groups(decode_times: bool) -> Mapping[str, Any]:
+        options: Any = {"decode_times": decode_times, "decode_timedelta": False, "cache": False}
+        if start.startswith(b"CDF"):
+            return {"/": xarray.open_dataset(content, engine="scipy", **options)}
+        return xarray.open_groups(content, engine="h5netcdf", **options)
+
+    try:
+        found = groups(True)
+    except (ValueError, ImportError):
+        # Times in words of its own, such as "seconds since start".
+        found = groups(False)
+    for group in found.values():
         stack.callback(group.close)
     return {
         f"{place.strip('/')}/{name}".lstrip("/"): variable
-        for place, group in groups.items()
+        for place, group in found.items()
         for name, variable in group.variables.items()
     }
 

@@ -36,7 +36,7 @@ def reading(where: str) -> Iterator[None]:
         zipfile.BadZipFile,
     ) as error:
         reason = str(error)
-        if "allow_pickle" in reason:
+        if "allow_pickle" in reason or "Python objects" in reason:
             reason = "it holds Python objects (pickled); save plain numbers or texts"
         raise ConfigurationError(f"{where} cannot be read: {reason}") from error
 
@@ -136,9 +136,13 @@ _SWAPPED = str.maketrans(",.", ".,")
 
 
 def as_number(text: str, decimal: str) -> float | None:
-    """The number that a text is; None for another text. An empty one is NaN. Python's 1_000 is no number here."""
+    """The number that a text is; None for another text, also for Python's 1_000. An empty one is NaN.
+
+    With a decimal comma a point makes no number, as it may be for thousands, and digits stand on both sides.
+    """
+    if decimal == ",":
+        text = "_" if text[:1] == "," or text[-1:] == "," else text.translate(_SWAPPED)
     try:
-        # With a decimal comma, a point is for thousands: it makes no number.
-        return float(text.translate(_SWAPPED) if decimal == "," else text) if "_" not in text else None
+        return None if "_" in text or "\t" in text else float(text)
     except ValueError:
-        return None if text.strip() else float("nan")
+        return None if text else float("nan")

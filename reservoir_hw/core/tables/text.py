@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import csv
 import io
 import sys
@@ -17,6 +18,7 @@ from reservoir_hw.core.errors import ConfigurationError
 from reservoir_hw.core.tables.configuration import ReadConfig
 from reservoir_hw.core.tables.table import Table, as_number
 
+_PIECE = 1 << 20
 _SAMPLE = 100
 """So many rows tell what stands between columns, which sign is decimal, and where the names are."""
 
@@ -35,7 +37,9 @@ def read_text(raw: bytes, config: ReadConfig, where: str) -> TextTable:
     `ConfigurationError`, with the line, for any other row, for an empty line between rows, and if nothing is there.
     """
     try:
-        raw.decode("utf-8-sig")
+        decoder = codecs.getincrementaldecoder("utf-8-sig")()
+        for start in range(0, len(raw), _PIECE):
+            decoder.decode(raw[start : start + _PIECE], final=start + _PIECE >= len(raw))
         encoding = "utf-8-sig"
     except UnicodeDecodeError:
         # Units such as µV, written by instruments of another age.
@@ -43,7 +47,7 @@ def read_text(raw: bytes, config: ReadConfig, where: str) -> TextTable:
     text = _Text(raw, encoding, where, config.skip_lines)
     comment = text.skip_comments()
     delimiter = config.delimiter or text.delimiter(config.decimal)
-    sample = list(islice(text.rows(delimiter, strict=False), _SAMPLE))
+    sample = list(islice(text.rows(delimiter), _SAMPLE))
     if not sample:
         raise ConfigurationError(f"{where}: there is no table in it")
     begin, header = _beginning(sample, _cells(comment, delimiter), config.header, delimiter, where)
@@ -58,40 +62,56 @@ class TextTable(Table):
         self._text, self._delimiter, self.decimal = text, delimiter, decimal
         self._lines = array("q")
         width = len(header)
-        for row in self._rows():
-            width = width or len(row.cells)
-            if row.blank_above:
-                raise _empty_line(row, text.where)
-            if len(row.cells) != width:
+        for line, cells, blank in text.cut(delimiter):
+            width = width or len(cells)
+            if blank:
+                raise _empty_line(line, text.where)
+            if len(cells) != width:
                 raise ConfigurationError(
-                    f"{text.where}, line {row.line}: {len(row.cells)} cells, "
+                    f"{text.where}, line {line}: {len(cells)} cells, "
                     f"{'there are names for' if header else 'the first row has'} {width} (if lines above the table "
                     "were taken for it, say `read: {skip_lines: …}`)"
                 )
-            self._lines.append(row.line)
+            self._lines.append(line)
         super().__init__(text.where, header, len(self._lines), width)
 
     def load(self, columns: Sequence[int]) -> Mapping[int, np.ndarray]:
         """As in `Table`."""
+        if not columns or not self._lines:
+            return dict.fromkeys(columns, np.empty(0))
+        plain = self._plain(columns)
+        if plain is not None:
+            return dict(zip(columns, plain.T, strict=True))
         found = [(column, array("d")) for column in columns]
-        for index, row in enumerate(self._rows() if columns else ()):
+        for index, (_, cells, _) in enumerate(self._text.cut(self._delimiter)):
             for column, values in found:
-                number = as_number(row.cells[column], self.decimal)
+                number = as_number(_bare(cells[column]), self.decimal)
                 if number is None:
-                    raise ConfigurationError(f"{self.place(index, column)}: {row.cells[column]!r} is not a number")
+                    raise ConfigurationError(f"{self.place(index, column)}: {cells[column]!r} is not a number")
                 values.append(number)
-        return {column: np.frombuffer(values) if values else np.empty(0) for column, values in found}
+        return {column: np.frombuffer(values) for column, values in found}
+
+    def _plain(self, columns: Sequence[int]) -> np.ndarray | None:
+        """The same numbers in a fifth of the time, where all are there and none has a decimal comma; else None."""
+        # loadtxt takes a tab for a blank.
+        if self.decimal == "," or (self._delimiter != "\t" and self._text.holds_tabs):
+            return None
+        delimiter = None if self._delimiter == " " else self._delimiter
+        try:
+            found = np.loadtxt(
+                self._text.lines(), delimiter=delimiter, comments=None, quotechar='"', usecols=columns, ndmin=2
+            )
+        except ValueError:
+            return None
+        return found if len(found) == len(self._lines) else None
 
     def cells(self, column: int) -> list[str]:
         """As in `Table`."""
-        return [row.cells[column] for row in self._rows()]
+        return [_bare(cells[column]) for _, cells, _ in self._text.cut(self._delimiter)]
 
     def row(self, row: int) -> str:
         """As in `Table`: its line in the file."""
         return f"line {self._lines[row]}"
-
-    def _rows(self) -> Iterator[_Row]:
-        return self._text.rows(self._delimiter)
 
 
 class _Text:
@@ -100,6 +120,7 @@ class _Text:
     def __init__(self, raw: bytes, encoding: str, where: str, skip_lines: int) -> None:
         self._raw, self._encoding, self.where = raw, encoding, where
         self.first = skip_lines + 1
+        self.holds_tabs = b"\t" in raw
 
     def lines(self) -> Iterator[str]:
         lines = io.TextIOWrapper(io.BytesIO(self._raw), self._encoding, newline="")
@@ -109,30 +130,48 @@ class _Text:
         """Go on behind comments at the top; the last of them, without its sign."""
         last = ""
         for number, line in enumerate(self.lines(), self.first):
-            if line.strip() and line.lstrip()[0] not in "#%":
+            bare = line.strip(" \r\n")
+            if bare and bare[0] not in "#%":
                 break
-            last = line.strip() or last
+            last = bare or last
             self.first = number + 1
         return last.lstrip("#% ")
 
-    def rows(self, delimiter: str, *, strict: bool = True) -> Iterator[_Row]:
-        """Rows that are not empty. Raises `ConfigurationError` where quotes do not fit."""
-        blank, line, first = False, 0, self.first - 1
-        reader = csv.reader(_plain(self.lines(), delimiter), delimiter=delimiter, skipinitialspace=True, strict=strict)
+    def rows(self, delimiter: str) -> Iterator[_Row]:
+        """Rows that are not empty. Quotes may be amiss, as the delimiter may be a wrong one."""
+        for line, cells, blank in self.cut(delimiter, strict=False):
+            yield _Row(line, [_bare(cell) for cell in cells], blank)
+
+    def cut(self, delimiter: str, *, strict: bool = True) -> Iterator[tuple[int, list[str], bool]]:
+        """The line, the cells and whether an empty line is above, of each row that is not empty.
+
+        Raises `ConfigurationError` where quotes do not fit.
+        """
+        blank, line, before, last = False, 0, self.first - 1, ""
+
+        def lines() -> Iterator[str]:
+            nonlocal last
+            for last in self.lines():
+                yield _trimmed(last, delimiter)
+
+        reader = csv.reader(lines(), delimiter=delimiter, skipinitialspace=True, strict=strict)
         try:
             for cells in reader:
-                if cells:
-                    yield _Row(first + line + 1, [cell.strip() for cell in cells], blank)
-                blank, line = not cells, reader.line_num
+                empty = len(cells) < 2 and not last.strip(_BLANKS)
+                if not empty:
+                    yield before + line + 1, cells, blank
+                blank, line = empty, reader.line_num
         except csv.Error as error:
-            raise ConfigurationError(f"{self.where}, line {first + line + 1}: {error} (is a quote missing?)") from error
+            raise ConfigurationError(
+                f"{self.where}, line {before + line + 1}: {error} (is a quote missing?)"
+            ) from error
 
     def delimiter(self, decimal: str | None) -> str:
         """What cuts most of the first rows into equally many cells, and these best into numbers."""
 
         def fit(delimiter: str) -> tuple[int, float]:
             try:
-                rows = list(islice(self.rows(delimiter, strict=False), _SAMPLE))
+                rows = list(islice(self.rows(delimiter), _SAMPLE))
             except ConfigurationError:
                 # A long line without this delimiter is one cell, longer than the csv module takes.
                 return (0, 0)
@@ -143,17 +182,21 @@ class _Text:
         return max((d for d in ";\t, " if d != decimal), key=fit)
 
 
-def _plain(lines: Iterator[str], delimiter: str) -> Iterator[str]:
-    """Lines for the csv reader: blanks around them delimit nothing, and an empty line has no cells."""
-    blanks = " \r\n" if delimiter == "\t" else " \t\r\n"
-    for line in lines:
-        bare = line.strip(blanks)
-        yield bare if delimiter == " " or not bare else line
+_BLANKS = " \t\r\n"
+
+
+def _bare(cell: str) -> str:
+    return cell.strip(" \r\n")
+
+
+def _trimmed(line: str, delimiter: str) -> str:
+    # Blanks at the ends of a line delimit nothing.
+    return line.strip() + "\n" if delimiter == " " else line
 
 
 def _cells(line: str, delimiter: str) -> list[str]:
-    reader = csv.reader(_plain(iter([line]), delimiter), delimiter=delimiter, skipinitialspace=True)
-    return [cell.strip() for cell in next(reader, [])]
+    reader = csv.reader([_trimmed(line, delimiter)], delimiter=delimiter, skipinitialspace=True)
+    return [_bare(cell) for cell in next(reader, [])]
 
 
 def _is_number(cell: str) -> bool:
@@ -177,12 +220,12 @@ def _beginning(
     line, cells = rows[top].line, rows[top].cells
     below = [[row.cells[i] for row in rows[top + 1 :] if i < len(row.cells)] for i in range(width)]
     above_numbers = any(
-        cell and not _is_number(cell) and any(column) and all(_is_number(c) for c in column if c)
+        not _is_number(cell) and any(column) and all(_is_number(c) for c in column if c)
         for cell, column in zip(cells, below, strict=True)
     )
     numbers = any(map(_is_number, cells))
     # A frame whose columns have no names is written with their numbers.
-    counted = [cell for cell in cells if cell] == [str(number) for number in range(max(3, len(cells) - (not cells[0])))]
+    counted = width > 4 and cells == [str(number) for number in range(width)]
     if named is None and ((numbers and above_numbers) or counted):
         raise ConfigurationError(
             f"{where}, line {line}: these cells may be names, or numbers: say whether they are names with "
@@ -193,9 +236,9 @@ def _beginning(
         begin, header = top + 1, cells
     elif named is False:
         header = []
-    _check_titles(rows[: top + 1], width, begin > top, delimiter, where)
+    _check_titles(rows[: top + 1], width, begin > top and not numbers, delimiter, where)
     if begin > top and begin < len(rows) and rows[begin].blank_above:
-        raise _empty_line(rows[begin], where)
+        raise _empty_line(rows[begin].line, where)
     return begin, header
 
 
@@ -204,6 +247,8 @@ def _check_titles(rows: Sequence[_Row], width: int, named: bool, delimiter: str,
     apart = True
     for row, below in zip(reversed(rows[:-1]), reversed(rows), strict=False):
         apart = apart and not below.blank_above
+        if len(row.cells) == width and below.blank_above:
+            raise _empty_line(below.line, where)
         if len(row.cells) == width or (apart and not (named and len(row.cells) == 1)):
             hint = "; if its commas are decimal signs, `read: {decimal: ','}`" if delimiter == "," else ""
             raise ConfigurationError(
@@ -212,5 +257,5 @@ def _check_titles(rows: Sequence[_Row], width: int, named: bool, delimiter: str,
             )
 
 
-def _empty_line(below: _Row, where: str) -> ConfigurationError:
-    return ConfigurationError(f"{where}, line {below.line - 1} is empty: no row can be read there; take the line out")
+def _empty_line(below: int, where: str) -> ConfigurationError:
+    return ConfigurationError(f"{where}, line {below - 1} is empty: no row can be read there; take the line out")

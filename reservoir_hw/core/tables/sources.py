@@ -22,7 +22,7 @@ from reservoir_hw.core.errors import ConfigurationError, MissingExtra
 from reservoir_hw.core.tables.columnar import FrameTable, parquet
 from reservoir_hw.core.tables.configuration import ReadConfig
 from reservoir_hw.core.tables.names import one_of
-from reservoir_hw.core.tables.table import Place, Table, reading, texts_of, times_of
+from reservoir_hw.core.tables.table import UNREADABLE, Place, Table, reading, texts_of, times_of
 from reservoir_hw.core.tables.text import TextTable, read_text
 
 TABLE = "table"
@@ -252,7 +252,7 @@ def _shapes(source: Source) -> str:
     for name in source.arrays:
         try:
             shapes.append(f"{name} {source.arrays[name].shape}")
-        except (ValueError, OSError):
-            # Python objects in an npz file: there, but not for us.
+        except UNREADABLE:
+            # Python objects in an npz file, or a damaged array: there, but not for us.
             shapes.append(name)
     return ", ".join(shapes)

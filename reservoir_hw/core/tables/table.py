@@ -8,6 +8,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
+from tokenize import TokenError
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,21 @@ Place = Callable[[int], str]
 """Where a row of a column stands, for a message."""
 
 
+UNREADABLE = (
+    OSError,
+    EOFError,
+    ValueError,
+    TypeError,
+    LookupError,
+    RuntimeError,
+    ArithmeticError,
+    TokenError,
+    zlib.error,
+    zipfile.BadZipFile,
+)
+"""What libraries raise for files that are damaged."""
+
+
 @contextmanager
 def reading(where: str) -> Iterator[None]:
     """Turns what libraries say of files that they cannot read into a `ConfigurationError`."""
@@ -25,16 +41,7 @@ def reading(where: str) -> Iterator[None]:
         yield
     except ReservoirError:
         raise
-    except (
-        OSError,
-        EOFError,
-        ValueError,
-        TypeError,
-        LookupError,
-        RuntimeError,
-        zlib.error,
-        zipfile.BadZipFile,
-    ) as error:
+    except UNREADABLE as error:
         reason = str(error)
         if "allow_pickle" in reason or "Python objects" in reason:
             reason = "it holds Python objects (pickled); save plain numbers or texts"
@@ -112,24 +119,28 @@ def times_of(cells: Any, place: Place, decimal: str = ".") -> np.ndarray:
 
 def _parsed(cells: Sequence[Any], place: Place, decimal: str) -> np.ndarray:
     times = np.empty(len(cells))
-    kind: Any = None
+    first = ""
     for row, cell in enumerate(cells):
         try:
-            time = as_number(_text(cell), decimal) if kind in (None, float) else None
-            now: Any = float
-            if time is None:
-                moment = cell if isinstance(cell, datetime) else datetime.fromisoformat(_text(cell))
-                now = "with a time zone" if moment.tzinfo else "without a time zone"
-                time = (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
+            times[row], kind = _time(cell, decimal)
         except (ValueError, OverflowError):
-            wanted = "a number" if kind is float else "a number or a time stamp of ISO 8601" if kind is None else kind
-            wanted = wanted if kind in (None, float) else "a time stamp of ISO 8601, as the first one is"
-            raise ConfigurationError(f"{place(row)}: {_text(cell)!r} is not {wanted}") from None
-        if kind not in (None, now):
-            raise ConfigurationError(f"{place(row)}: {_text(cell)!r} is a time {now}, the first one is {kind}")
-        kind = now
-        times[row] = time
+            text = repr(_text(cell))
+            raise ConfigurationError(f"{place(row)}: {text} is no number and no time stamp of ISO 8601") from None
+        first = first or kind
+        if kind != first:
+            raise ConfigurationError(f"{place(row)}: {_text(cell)!r} is {kind}, the first one is {first}")
     return times
+
+
+def _time(cell: Any, decimal: str) -> tuple[float, str]:
+    text = _text(cell)
+    number = as_number(text, decimal) if text else None
+    if number is not None:
+        return number, "a number"
+    moment = cell if isinstance(cell, datetime) else datetime.fromisoformat(text)
+    if moment.tzinfo:
+        return moment.timestamp(), "a time with a time zone"
+    return moment.replace(tzinfo=UTC).timestamp(), "a time without a time zone"
 
 
 _SWAPPED = str.maketrans(",.", ".,")

@@ -92,15 +92,21 @@ class TextTable(Table):
         return {column: np.frombuffer(values) for column, values in found}
 
     def _plain(self, columns: Sequence[int]) -> np.ndarray | None:
-        """The same numbers in a fifth of the time, where all are there and none has a decimal comma; else None."""
-        # loadtxt takes a tab for a blank.
-        if self.decimal == "," or (self._delimiter != "\t" and self._text.holds_tabs):
+        """The same numbers in a fifth of the time, where no cell is empty, quoted or has a decimal comma; else None."""
+        # Quotes behind a blank, and tabs, mean something else to loadtxt.
+        tabs = self._delimiter == "\t"
+
+        def lines() -> Iterator[str]:
+            for line in self._text.lines():
+                if '"' in line or ("\t" in line and not tabs):
+                    raise ValueError
+                yield line
+
+        if self.decimal == ",":
             return None
         delimiter = None if self._delimiter == " " else self._delimiter
         try:
-            found = np.loadtxt(
-                self._text.lines(), delimiter=delimiter, comments=None, quotechar='"', usecols=columns, ndmin=2
-            )
+            found = np.loadtxt(lines(), delimiter=delimiter, comments=None, usecols=columns, ndmin=2)
         except ValueError:
             return None
         return found if len(found) == len(self._lines) else None
@@ -120,7 +126,6 @@ class _Text:
     def __init__(self, raw: bytes, encoding: str, where: str, skip_lines: int) -> None:
         self._raw, self._encoding, self.where = raw, encoding, where
         self.first = skip_lines + 1
-        self.holds_tabs = b"\t" in raw
 
     def lines(self) -> Iterator[str]:
         lines = io.TextIOWrapper(io.BytesIO(self._raw), self._encoding, newline="")
@@ -224,15 +229,17 @@ def _beginning(
         for cell, column in zip(cells, below, strict=True)
     )
     numbers = any(map(_is_number, cells))
+    begin, header = top, comment if len(comment) == width else []
     # A frame whose columns have no names is written with their numbers.
     counted = width > 4 and cells == [str(number) for number in range(width)]
-    if named is None and ((numbers and above_numbers) or counted):
+    if named is None and not header and ((numbers and above_numbers) or counted):
         raise ConfigurationError(
             f"{where}, line {line}: these cells may be names, or numbers: say whether they are names with "
             "`read: {header: true}` or false"
         )
-    begin, header = top, comment if len(comment) == width else []
-    if named or (named is None and any(cells) and not numbers and (above_numbers or not header)):
+    if (named and not (header and numbers)) or (
+        named is None and any(cells) and not numbers and (above_numbers or not header)
+    ):
         begin, header = top + 1, cells
     elif named is False:
         header = []

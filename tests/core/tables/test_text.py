@@ -138,6 +138,7 @@ def test_what_cannot_be_read_is_said_with_its_line(content: str, config: dict[st
         ("NA,1\n0,1\n", {"header": False, "skip_lines": 1}, [], [[0, 1]]),
         ("made by a bench, in May\n\nu,v,w\n0,1,2\n", {}, ["u", "v", "w"], [[0, 1, 2]]),
         ("Bench 7\nu,v\n0,1\n", {}, ["u", "v"], [[0, 1]]),
+        ("# 400 401\n0 1\n", {"header": True}, ["400", "401"], [[0, 1]]),
         ("# 3 June\n# u v\n0 1\n", {}, ["u", "v"], [[0, 1]]),
         ("u,v\n,1\n,\n", {}, ["u", "v"], [[math.nan, 1], [math.nan, math.nan]]),
         ("u\r0\r1", {}, ["u"], [[0], [1]]),
@@ -158,6 +159,11 @@ def test_texts_stand_beside_numbers() -> None:
     assert table.header == ["name", "label"]
     assert table.cells(1) == ["cat", "NA", "01"]
     assert table.place(2, 1) == "a.csv, line 4, column 'label'"
+
+
+def test_a_quoted_cell_may_hold_numbers_between_delimiters() -> None:
+    table = read('u,v,w\n1, "b,2,c", 3\n')
+    assert table.read([0, 2], 0, 1).tolist() == [[1, 3]]
 
 
 def test_wide_lines_are_longer_than_the_longest_cell() -> None:

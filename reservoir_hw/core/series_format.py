@@ -51,6 +51,9 @@ class Scale:
 class SeriesFormat(BaseModel):
     """Inputs and outputs of a model as its user knows them.
 
+    Outputs that are the inputs of the next step have the names of the inputs: such a model can go on alone. Others,
+    such as inputs of later steps, have other names.
+
     With `classes` the outputs are scores of these, one for each, and a series has one answer: the class with the
     largest mean over its steps (`decide` mean), or at its last step. Steps before `decide_from` have no part in a
     mean, unless there are no others.
@@ -110,7 +113,7 @@ class SeriesFormat(BaseModel):
         return self.output_scale.to_user(np.asarray(values))
 
     def scores_of(self, outputs: np.ndarray) -> np.ndarray:
-        """(classes,), which decide about a series with outputs (time, classes). Raises `ShapeError` for no step."""
+        """(classes,), by which a series with the outputs (time, classes) is decided. `ShapeError` for no step."""
         if not len(outputs):
             raise ShapeError("a series without steps has no class")
         if self.decide == "last":

@@ -136,6 +136,22 @@ def test_a_file(form: str, folder: Path, tmp_path: Path) -> None:
     agree(folder, numbers(infer(folder, "values", "--input", path).stdout))
 
 
+def test_what_the_look_of_a_file_does_not_say(folder: Path, tmp_path: Path) -> None:
+    frame, several, marked = table(folder), tmp_path / "several.npz", tmp_path / "marked.csv"
+    np.savez(several, u=frame[INPUTS].to_numpy(), y=frame[[TARGET]].to_numpy())
+    frame[INPUTS].to_csv(marked, index=False, sep="|", decimal=",")
+    agree(folder, numbers(infer(folder, "values", "--input", several, "--array", "u").stdout))
+    agree(folder, numbers(infer(folder, "values", "--input", marked, "--delimiter", "|", "--decimal", ",").stdout))
+    for options, said in (
+        ([several], "several.npz holds several arrays"),
+        ([several, "--array", "y"], "has 1 columns, and RidgeReadout takes 2 (pressure (Pa), temperature)"),
+        ([marked, "--decimal", "x"], "decimal"),
+    ):
+        done = infer(folder, "values", "--input", *options, code=2)
+        assert said in done.stderr
+        assert len(done.stderr.splitlines()) == 1
+
+
 def test_lines(folder: Path) -> None:
     frame = table(folder)
     bare, headed = (

@@ -479,9 +479,10 @@ def columns(count: int, name: str = "u") -> tuple[ChannelFormat, ...]:
 def looking_ahead(device: Reservoir) -> tuple[RidgeReadout, np.ndarray]:
     """A readout that says the next inputs, and the series (1, 500, 2) of which it has learned it."""
     time = np.arange(500)[:, None]
-    u = (0.5 * np.sin(time / np.array([7.0, 11.0])))[None].astype(np.float32)
-    # Penalised so much that errors do not grow in the loop.
-    return RidgeReadout(1e-1, input_connection=True).fit(device.run(u)[:, :-1], u[:, 1:], u[:, :-1]), u
+    # With noise, from which it learns weights that do not let errors grow in the loop.
+    noise = 0.1 * np.random.default_rng(0).standard_normal((500, 2))
+    u = (0.5 * np.sin(time / np.array([7.0, 11.0])) + noise)[None].astype(np.float32)
+    return RidgeReadout(1.0, input_connection=True).fit(device.run(u)[:, :-1], u[:, 1:], u[:, :-1]), u
 
 
 @pytest.mark.parametrize("scaled", [False, True])

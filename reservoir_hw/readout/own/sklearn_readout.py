@@ -186,7 +186,7 @@ class SklearnReadout(GatheredReadout):
                 "was not kept, as that would take a pickle; its outputs for the test are in the run folder. Run the "
                 "experiment again, with a linear estimator or readout torch for an export"
             )
-        readout._widths = Widths(facts["nodes"], facts["inputs"], facts["outputs"])
+        readout.known_widths = Widths(facts["nodes"], facts["inputs"], facts["outputs"])
         scale = FeatureScale(arrays["centre"], arrays["spread"])
         readout._form = LinearForm(arrays["weights"], arrays["bias"], facts["nodes"], scale)
         readout._samples, readout.repetitions_ = facts["report"]["samples"], facts["repetitions"]

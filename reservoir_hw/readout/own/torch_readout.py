@@ -224,7 +224,7 @@ class TorchReadout(GatheredReadout):
 
         _, facts = read_tensors(Path(path), WEIGHTS)
         readout = cls(TorchConfig.model_validate(facts["readout"]))
-        readout._widths = Widths(*facts["widths"])
+        readout.known_widths = Widths(*facts["widths"])
         readout._samples, readout.repetitions_ = facts["samples"], facts["repetitions"]
         network = readout.network_for(*facts["widths"])
         load_weights(network, path)

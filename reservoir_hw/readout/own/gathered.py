@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import replace
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 import numpy as np
 import numpy.typing as npt
 
+from reservoir_hw.core import registry
 from reservoir_hw.core.arrays import as_numpy
 from reservoir_hw.core.errors import ConfigurationError, ShapeError
 from reservoir_hw.readout.linear.errors import NotSolved
@@ -19,6 +20,11 @@ from reservoir_hw.readout.linear.training_chunks import Chunk, Widths, check_fin
 _LARGEST = 1e38
 
 
+def settings_of(section: dict[str, Any]) -> Any:
+    """The configuration that a file of a readout holds."""
+    return registry.find("readouts", section["kind"]).load().model_validate(section)
+
+
 class GatheredReadout(ABC):
     """Takes the states of the training in chunks, as every readout does, and learns when `solve` is called.
 
@@ -26,7 +32,7 @@ class GatheredReadout(ABC):
     """
 
     takes_tensors = False
-    gathers = True
+    gathers: Literal[True] = True
 
     def __init__(self, *, washout: int, input_connection: bool) -> None:
         self.input_connection = input_connection

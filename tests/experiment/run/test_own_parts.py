@@ -87,7 +87,7 @@ def test_a_module_that_mixes_steps_sees_whole_sequences_whatever_the_chunks(tmp_
             experiment({"kind": "torch", "module": module, "washout": 50}, run={"chunk_steps": steps}).run(report=False)
             for steps in (50, 4096)
         ]
-        np.testing.assert_allclose(*(outputs_of(run) for run in runs), atol=1e-5)
+        np.testing.assert_allclose(outputs_of(runs[0]), outputs_of(runs[1]), atol=1e-5)
     mixed = experiment({"kind": "torch", "module": Causal}, run={"chunk_steps": 50})
     result = mixed.run(report=False)
     export_run(result.folder, tmp_path / "model.rhw")

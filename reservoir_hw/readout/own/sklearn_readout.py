@@ -20,8 +20,9 @@ _TRIED, _OFF = 1000, 1e-6
 
 
 class SklearnReadout(GatheredReadout):
-    """y = f(x) with x the states of one step, followed by the inputs with an input connection. `config`: `SklearnConfig`.
+    """y = f(x) with x the states of one step, followed by the inputs with an input connection.
 
+    `config` is a `SklearnConfig`.
     A regressor answers as it predicts. An estimator for one output is fitted to each of several. A classifier learns
     the class whose target is the largest, and answers with its probabilities, else with its decision function, else
     with 1 for the class that it chose; a task with one output has its values for classes. A linear classifier answers

@@ -60,11 +60,6 @@ class Readout(Protocol):
     repetitions_: int
     takes_tensors: bool
     """Whether states may be torch tensors on any device. A readout that does not say so gets numpy arrays."""
-    gathers: bool
-    """Whether it gets whole sequences, with NaN for targets that do not count, and learns in `solve`, in the main
-    thread. False for a readout that does not say so."""
-    mixes_positions: bool
-    """Of one that gathers: whether an output depends on other steps, so that `predict` needs whole sequences."""
 
     @property
     def report_(self) -> dict[str, Any]:
@@ -98,12 +93,23 @@ class PrequentialReadout(Readout, Protocol):
         ...
 
 
+class GatheringReadout(Readout, Protocol):
+    """A readout that learns from all states at once, in `solve`, which the main thread calls after the last chunk.
+
+    It gets whole sequences, with NaN for targets that do not count.
+    """
+
+    gathers: Literal[True]
+    mixes_positions: bool
+    """Whether an output depends on other steps, so that `predict` needs whole sequences."""
+
+
 class StateReadoutConfig(ReadoutConfig):
     """A readout that learns in one pass over the states of a task's series."""
 
     trained = "in one pass"
     gathers: ClassVar[bool] = False
-    """Whether its readout holds the states of the whole training in memory (`Readout.gathers`)."""
+    """Whether its readout holds the states of the whole training in memory (a `GatheringReadout`)."""
 
     @abstractmethod
     def build(self) -> Readout:

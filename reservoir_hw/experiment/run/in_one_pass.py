@@ -33,7 +33,7 @@ from reservoir_hw.experiment.run.trainer import Cost, PointRun, RowFiles, Took, 
 from reservoir_hw.experiment.states.changes import in_words
 from reservoir_hw.experiment.states.closed_loop import forecast
 from reservoir_hw.experiment.states.device_steps import driven_by, driven_on, planned, steps_driven, steps_of_opening
-from reservoir_hw.experiment.states.drive import OnSteps, driven
+from reservoir_hw.experiment.states.drive import OnSteps, driven, gathers
 from reservoir_hw.experiment.states.harvest import (
     about_calibration,
     about_changes,
@@ -218,7 +218,7 @@ class InOnePass(Trainer):
                     run.say("forecasting")
                     horizon = task.test.targets.shape[1]
                     readout = found[0][0]
-                    if getattr(readout, "mixes_positions", False):
+                    if gathers(readout) and readout.mixes_positions:
                         raise ConfigurationError(
                             f"a closed loop asks for each output by itself, and those of {point.config.readout.label} "
                             "depend on other steps: take a module that treats steps independently"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeGuard
 
 import numpy as np
 
@@ -15,7 +15,7 @@ from reservoir_hw.core.reservoir import Reservoir
 from reservoir_hw.core.store import Region
 from reservoir_hw.experiment.states.plan import Burst, DriveChunk
 from reservoir_hw.readout import Chunk
-from reservoir_hw.readout.configuration import PrequentialReadout, Readout
+from reservoir_hw.readout.configuration import GatheringReadout, PrequentialReadout, Readout
 from reservoir_hw.tasks.task import Split, Task
 
 OnSteps: TypeAlias = Callable[[int], None]
@@ -142,7 +142,7 @@ def taken_by(readout: Readout, states: Any) -> Any:
     return states if getattr(readout, "takes_tensors", False) else as_numpy(states)
 
 
-def gathers(readout: Readout) -> bool:
+def gathers(readout: Readout) -> TypeGuard[GatheringReadout]:
     """Whether the readout learns when it has the states of all sequences, each of them whole."""
     return getattr(readout, "gathers", False)
 

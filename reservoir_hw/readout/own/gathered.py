@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import replace
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 import numpy as np
 import numpy.typing as npt
 
+from reservoir_hw.core import registry
 from reservoir_hw.core.arrays import as_numpy
 from reservoir_hw.core.errors import ConfigurationError, ShapeError
 from reservoir_hw.readout.linear.errors import NotSolved
@@ -19,6 +20,11 @@ from reservoir_hw.readout.linear.training_chunks import Chunk, Widths, check_fin
 _LARGEST = 1e38
 
 
+def settings_of(section: dict[str, Any]) -> Any:
+    """The configuration that a file of a readout holds."""
+    return registry.find("readouts", section["kind"]).load().model_validate(section)
+
+
 class GatheredReadout(ABC):
     """Takes the states of the training in chunks, as every readout does, and learns when `solve` is called.
 
@@ -26,27 +32,27 @@ class GatheredReadout(ABC):
     """
 
     takes_tensors = False
-    gathers = True
+    gathers: Literal[True] = True
 
     def __init__(self, *, washout: int, input_connection: bool) -> None:
         self.input_connection = input_connection
         self.washout = washout
         self.repetitions_ = 1
-        self._widths: Widths | None = None
+        self.known_widths: Widths | None = None
         self._position = SequencePosition(washout)
 
     def partial_fit(
         self, states: npt.ArrayLike, targets: npt.ArrayLike, inputs: Any = None, *, new_sequence: bool = False
     ) -> Self:
         """Keep a chunk: states (batch, time, nodes), targets and inputs likewise, as `RidgeReadout.partial_fit`."""
-        begins = new_sequence or self._widths is None
+        begins = new_sequence or self.known_widths is None
         columns = checked(
-            in_numpy(Chunk(states, targets, inputs)), input_connection=self.input_connection, widths=self._widths
+            in_numpy(Chunk(states, targets, inputs)), input_connection=self.input_connection, widths=self.known_widths
         )
         drop = self._position.washed_out(columns, new_sequence=begins)
         check_finite(replace(columns, targets=np.nan_to_num(columns.targets)), drop, _LARGEST)
         self._position.advance(columns, drop, new_sequence=begins)
-        self._widths = columns.widths
+        self.known_widths = columns.widths
         self._gather(np.concatenate(columns.features, axis=2)[:, drop:], columns.targets[:, drop:], begins=begins)
         return self
 
@@ -57,9 +63,9 @@ class GatheredReadout(ABC):
     @property
     def widths(self) -> Widths:
         """Nodes, inputs that are read, and outputs. Raises `NotSolved` before anything was learned from."""
-        if self._widths is None:
+        if self.known_widths is None:
             raise NotSolved(f"{type(self).__name__} has learned nothing yet: call partial_fit and solve first")
-        return self._widths
+        return self.known_widths
 
     def _features(self, states: Any, inputs: Any) -> np.ndarray:
         """States (..., nodes), followed by the inputs where it reads them. Raises `ShapeError` for other widths."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 import numpy as np
 
@@ -13,10 +13,7 @@ from reservoir_hw.readout.linear.feature_scale import FeatureScale
 from reservoir_hw.readout.linear.linear_form import LinearForm
 from reservoir_hw.readout.linear.readout_file import read_readout, write_readout
 from reservoir_hw.readout.linear.training_chunks import Widths
-from reservoir_hw.readout.own.gathered import GatheredReadout
-
-if TYPE_CHECKING:
-    from reservoir_hw.readout.own.configuration import SklearnConfig
+from reservoir_hw.readout.own.gathered import GatheredReadout, settings_of
 
 # Rows on which a linear form must answer as the estimator does, and how far it may be off.
 _TRIED, _OFF = 1000, 1e-6
@@ -25,6 +22,7 @@ _TRIED, _OFF = 1000, 1e-6
 class SklearnReadout(GatheredReadout):
     """y = f(x) with x the states of one step, followed by the inputs with an input connection.
 
+    `config` is a `SklearnConfig`.
     A regressor answers as it predicts. An estimator for one output is fitted to each of several. A classifier learns
     the class whose target is the largest, and answers with its probabilities, else with its decision function, else
     with 1 for the class that it chose; a task with one output has its values for classes. A linear classifier answers
@@ -33,7 +31,7 @@ class SklearnReadout(GatheredReadout):
 
     mixes_positions = False
 
-    def __init__(self, config: SklearnConfig) -> None:
+    def __init__(self, config: Any) -> None:
         super().__init__(washout=config.washout, input_connection=config.input_connection)
         self.config = config
         self._rows: list[np.ndarray] = []
@@ -176,17 +174,15 @@ class SklearnReadout(GatheredReadout):
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Self:
         """The readout of a file. Raises `ConfigurationError` for one that is not linear: its fit is in no file."""
-        from reservoir_hw.readout.own.configuration import SklearnConfig
-
         arrays, facts = read_readout(path, "sklearn")
-        readout = cls(SklearnConfig(**facts["settings"]))
+        readout = cls(settings_of(facts["settings"]))
         if not arrays:
             raise ConfigurationError(
                 f"{os.fspath(path)}: {readout.config.estimator} is no linear form: it cannot be exported, and its fit "
                 "was not kept, as that would take a pickle; its outputs for the test are in the run folder. Run the "
                 "experiment again, with a linear estimator or readout torch for an export"
             )
-        readout._widths = Widths(facts["nodes"], facts["inputs"], facts["outputs"])
+        readout.known_widths = Widths(facts["nodes"], facts["inputs"], facts["outputs"])
         scale = FeatureScale(arrays["centre"], arrays["spread"])
         readout._form = LinearForm(arrays["weights"], arrays["bias"], facts["nodes"], scale)
         readout._samples, readout.repetitions_ = facts["report"]["samples"], facts["repetitions"]

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import inspect
-import json
 import os
 from collections.abc import Callable
-from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -21,15 +19,12 @@ from reservoir_hw.readout.linear.errors import NotSolved
 from reservoir_hw.readout.linear.feature_scale import FeatureScale
 from reservoir_hw.readout.linear.training_chunks import Widths
 from reservoir_hw.readout.models.evaluating import evaluating
-from reservoir_hw.readout.own.gathered import GatheredReadout
+from reservoir_hw.readout.own.gathered import GatheredReadout, settings_of
 from reservoir_hw.readout.training.loop import OnProgress, TrainingResult
 from reservoir_hw.readout.training.on_states import train_on_states
 from reservoir_hw.readout.training.options import TrainingOptions
 from reservoir_hw.readout.training.shards import Shard
 from reservoir_hw.readout.training.weights_file import WEIGHTS, load_weights, read_tensors, save_weights
-
-if TYPE_CHECKING:
-    from reservoir_hw.readout.own.configuration import TorchConfig
 
 Loss = Callable[[Tensor, Tensor], Tensor]
 """Outputs and targets (steps, outputs) -> the mean loss."""
@@ -42,12 +37,19 @@ _LOSSES: dict[str, Loss] = {
 }
 
 
+# Of settings, nodes, inputs and outputs: an export takes seconds, and every point of a grid asks.
+_SAID: dict[tuple[str, int, int, int], list[str]] = {}
+
+
 class StandardisedModule(nn.Module):
     """`module((x - centre) / spread)` for features x (batch, time, features), in the precision of the module."""
 
+    centre: Tensor
+    spread: Tensor
+
     def __init__(self, module: nn.Module, scale: FeatureScale) -> None:
         super().__init__()
-        self.module = module
+        self.module: nn.Module = module
         self.exported_as = type(module).__name__
         self.dtype = next((one.dtype for one in module.parameters()), torch.float32)
         self.register_buffer("centre", torch.from_numpy(scale.centre.copy()).to(self.dtype))
@@ -61,11 +63,12 @@ class StandardisedModule(nn.Module):
 class TorchReadout(GatheredReadout):
     """Outputs of a torch module for the states of a device, followed by the inputs with an input connection.
 
+    `config` is a `TorchConfig`.
     `options`, `folder` and `progress` are those of `train_on_states`, set by the caller. Windows of `options.context`
     steps are cut from each sequence behind the washout; the last may be filled up with steps that do not count.
     """
 
-    def __init__(self, config: TorchConfig) -> None:
+    def __init__(self, config: Any) -> None:
         super().__init__(washout=config.washout, input_connection=config.input_connection)
         self.config = config
         self.options: TrainingOptions | None = None
@@ -78,7 +81,7 @@ class TorchReadout(GatheredReadout):
         self._result: TrainingResult | None = None
         self._samples = 0
 
-    def network_for(self, nodes: int, inputs: int, outputs: int) -> nn.Module:
+    def network_for(self, nodes: int, inputs: int, outputs: int) -> StandardisedModule:
         """The untrained module for so many nodes, inputs that are read and outputs. Its weights depend on `seed` alone.
 
         Raises `ConfigurationError` where it cannot be made, or does not take states to outputs.
@@ -132,7 +135,7 @@ class TorchReadout(GatheredReadout):
         widths, config = self.widths, self.config
         network = self.network_for(widths.nodes, widths.inputs, widths.outputs)
         states, targets = self._windows(self.options.context)
-        known = ~np.isnan(targets).any(axis=2)
+        known = np.logical_not(np.any(np.isnan(targets), axis=2))
         if config.standardise:
             precision = float(np.finfo(np.float32).eps)
             scale = FeatureScale.of([states[known].astype(np.float64)], centred=True, precision=precision)
@@ -168,7 +171,7 @@ class TorchReadout(GatheredReadout):
             np.concatenate(parts)
             for parts in zip(*(_cut(states, targets, context) for states, targets in sequences), strict=True)
         )
-        learned = ~np.isnan(targets).any(axis=2).all(axis=1)
+        learned = np.logical_not(np.all(np.any(np.isnan(targets), axis=2), axis=1))
         if not learned.any():
             raise self._nothing_left()
         return states[learned], targets[learned]
@@ -220,11 +223,9 @@ class TorchReadout(GatheredReadout):
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Self:
         """The trained readout of a file. Raises `ConfigurationError` where its class is not what it was."""
-        from reservoir_hw.readout.own.configuration import TorchConfig
-
         _, facts = read_tensors(Path(path), WEIGHTS)
-        readout = cls(TorchConfig.model_validate(facts["readout"]))
-        readout._widths = Widths(*facts["widths"])
+        readout = cls(settings_of(facts["readout"]))
+        readout.known_widths = Widths(*facts["widths"])
         readout._samples, readout.repetitions_ = facts["samples"], facts["repetitions"]
         network = readout.network_for(*facts["widths"])
         load_weights(network, path)
@@ -246,24 +247,19 @@ def _of_known(loss: Loss, outputs: Tensor, targets: Tensor) -> Tensor:
     return loss(outputs[known], targets[known].to(outputs.dtype))
 
 
-def about_export(config: TorchConfig, nodes: int, inputs: int, outputs: int) -> list[str]:
+def about_export(config: Any, nodes: int, inputs: int, outputs: int) -> list[str]:
     """Why the module of a readout cannot be exported, in a sentence: what torch says of its export, untrained."""
-    return list(_about_export(config.model_dump_json(), nodes, inputs, outputs))
-
-
-@cache
-def _about_export(settings: str, nodes: int, inputs: int, outputs: int) -> tuple[str, ...]:
-    from reservoir_hw.readout.own.configuration import TorchConfig
-
     if any(find_spec(module) is None for module in ("onnx", "onnxscript", "onnxruntime")):
-        return ()
-    from reservoir_hw.readout.export.torch_module import export_module
+        return []
+    asked = (config.model_dump_json(), nodes, inputs, outputs)
+    if asked not in _SAID:
+        from reservoir_hw.readout.export.torch_module import export_module
 
-    readout = TorchReadout(TorchConfig.model_validate(json.loads(settings)))
-    network = readout.network_for(nodes, inputs, outputs)
-    width = nodes + inputs * readout.input_connection
-    try:
-        export_module(network, torch.zeros(1, 1, width), name="readout")
-    except ReservoirError as error:
-        return (f"readout.module can be trained and judged, but not exported: {error}",)
-    return ()
+        network = TorchReadout(config).network_for(nodes, inputs, outputs)
+        width = nodes + inputs * config.input_connection
+        try:
+            export_module(network, torch.zeros(1, 1, width), name="readout")
+            _SAID[asked] = []
+        except ReservoirError as error:
+            _SAID[asked] = [f"readout.module can be trained and judged, but not exported: {error}"]
+    return _SAID[asked]

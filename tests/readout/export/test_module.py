@@ -223,7 +223,7 @@ def test_behind_a_reservoir(stack: ExitStack, tmp_path: Path) -> None:
     manifest = write_plan(plan, tmp_path / "own.rhw", devices=[esn])
     assert manifest.slots[0].nodes == FEATURES
     other = stack.enter_context(open_reservoir({"kind": "esn", "inputs": 3, "nodes": 9}))
-    with pytest.raises(ConfigurationError, match="12 features of float32, the reservoir 9 nodes"):
+    with pytest.raises(ConfigurationError, match="12 features of float32, the reservoir gives 9"):
         export_module(Gated(), torch.zeros(1, 1, FEATURES), reservoir=other.spec)
 
 

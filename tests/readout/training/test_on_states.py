@@ -229,7 +229,7 @@ def test_settings_that_cannot_be(reservoir: Esn) -> None:
         train_on_states(model.readout, [], options=epochs())
     with pytest.raises(ShapeError, match=r"not \(3, 4\) and \(3, 4\)"):
         Shard(np.zeros((3, 4)), np.zeros((3, 4), int))
-    with pytest.raises(ConfigurationError, match="all of these are -1"):
+    with pytest.raises(ConfigurationError, match="none of these counts"):
         Shard(torch.zeros(3, 4, 2), torch.full((3, 4), -1))
 
 

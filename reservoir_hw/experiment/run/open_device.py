@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import weakref
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Self
+from typing import Any, Self
 
-from reservoir_hw.core.errors import ConfigurationError
+from reservoir_hw.core.errors import ConfigurationError, NotOpen
 from reservoir_hw.core.reservoir import Reservoir
 from reservoir_hw.core.reservoir_config import ReservoirConfig, build_reservoir
 from reservoir_hw.experiment.configuration.experiment import Point
@@ -88,6 +89,59 @@ class OpenDevice:
 
     def _open(self, config: ReservoirConfig) -> Reservoir:
         return build_reservoir(config).open()
+
+
+_SHARED: weakref.WeakSet[SharedDevice] = weakref.WeakSet()
+
+
+class SharedDevice(OpenDevice):
+    """The reservoir of a model and its clones: `lent` by who has it open, or opened here, one at a time.
+
+    It stays open until `close`, until the last who shares it is forgotten, or the program ends.
+    """
+
+    def __init__(self, lent: Reservoir | None) -> None:
+        super().__init__(keep=True)
+        self.lent = lent
+        self.fault = ""
+        """How the device has failed."""
+        self._closing: Any = None
+        _SHARED.add(self)
+
+    def opened(self, config: ReservoirConfig) -> Reservoir:
+        """As it is open already. Raises `NotOpen` where a lent one is not open any more."""
+        if self.lent is None:
+            return super().opened(config)
+        if not self.lent.is_open:
+            raise NotOpen("the reservoir of this ReservoirModel was closed: open it, or give its file in its place")
+        self.was_open = True
+        self.lent.begin_record()
+        return self.lent
+
+    def _open(self, config: ReservoirConfig) -> Reservoir:
+        """Another model that is not used now gives the same device back first."""
+        reservoir = build_reservoir(config)
+        for other in list(_SHARED):
+            if not reservoir.in_process and other._holds(config, reservoir):
+                other.close()
+        self._closing = weakref.finalize(self, reservoir.close)
+        return reservoir.open()
+
+    def close(self, error: BaseException | None = None) -> None:
+        """Close what was opened here."""
+        if self._closing is not None:
+            self._closing.detach()
+        super().close(error)
+
+    def _holds(self, config: ReservoirConfig, reservoir: Reservoir) -> bool:
+        mine = self._reservoir
+        if mine is None or self._config is None:
+            return False
+        shared = set(mine.resources) & set(reservoir.resources)
+        return bool(shared) or self._config.apart_from_knobs() == config.apart_from_knobs()
+
+    def __deepcopy__(self, memo: object) -> Self:
+        return self
 
 
 def _stays_open(point: Point) -> bool:

@@ -161,7 +161,8 @@ class EdgeRunner:
     def run(self, inputs: Any) -> np.ndarray:
         """Outputs (batch, time, outputs) of inputs (batch, time, inputs), or of tokens (batch, time).
 
-        One series (time, inputs) alone has outputs (time, outputs). Goes on from where the last call ended; at rest, any number of sequences may begin.
+        One series (time, inputs) may come alone; its outputs are (time, outputs). Goes on from where the last call
+        ended; at rest, any number of sequences may begin.
 
         Raises
         ------

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import inspect
 import os
 import shutil
@@ -115,12 +114,13 @@ class ReservoirModel:
         """
         if y is None:
             raise ConfigurationError("ReservoirModel requires y to be passed, but the target y is None")
-        inputs, y = give(series_of(X), "X"), y if hasattr(y, "ndim") or isinstance(y, list | tuple) else np.asarray(y)
-        parts = y if isinstance(y, list | tuple) and is_array(y) else [y]
+        inputs = give(series_of(X), "X")
+        wanted: Any = y if hasattr(y, "ndim") or isinstance(y, list | tuple) else np.asarray(y)
+        parts = wanted if isinstance(y, list | tuple) and is_array(wanted) else [wanted]
         flat = all(np.ndim(arrays.as_numpy(one)) == 1 for one in parts)
-        if flat and len(inputs.series) == 1 and hasattr(y, "to_frame"):
-            y = y.to_frame(y.name if y.name is not None else "y0")
-        targets = give_targets(inputs, y, "y")
+        if flat and len(inputs.series) == 1 and hasattr(wanted, "to_frame"):
+            wanted = wanted.to_frame("y0" if wanted.name is None else wanted.name)
+        targets = give_targets(inputs, wanted, "y")
         if not inputs.series[0].shape[1]:
             raise ShapeError(
                 f"X has 0 feature(s) (shape={inputs.series[0].shape}) while a minimum of 1 is required here"
@@ -152,7 +152,8 @@ class ReservoirModel:
         labels = dict.fromkeys(targets.series[0].tolist()) if targets.single else {}
         self._trained = _Trained.of(result, config, targets, flat or targets.single, list(labels))
         self.n_features_in_ = inputs.series[0].shape[1]
-        vars(self).pop("feature_names_in_", None), vars(self).pop("classes_", None)
+        for name in ("feature_names_in_", "classes_"):
+            vars(self).pop(name, None)
         if inputs.names:
             self.feature_names_in_ = np.array(inputs.names, dtype=object)
         if self._trained.classes is not None:
@@ -186,7 +187,11 @@ class ReservoirModel:
             right, answers = np.asarray(arrays.as_numpy(y)), self.predict(X)
             if len(right) != len(answers):
                 raise ShapeError(f"y are {len(right)} values, and X {len(answers)} series: one for each")
-            if trained.format.classes:
+            if trained.classes is not None:
+                if unknown := set(right.tolist()) - set(trained.classes.tolist()):
+                    raise ConfigurationError(
+                        f"the class {min(unknown)!r} was not in the training: split so that it is (StratifiedKFold)"
+                    )
                 return float(np.mean(answers == right))
             return of_numbers(right[:, None], answers[:, None], ["y0"], [])["r2"]
         answers = self._answers(X)
@@ -242,7 +247,7 @@ class ReservoirModel:
             if inner:
                 if name == "reservoir" and isinstance(self.reservoir, Reservoir):
                     raise ConfigurationError(f"{key}: an open reservoir is as it is: name its file in its place")
-                document = Document({name: _section(name, getattr(self, name))})
+                document = Document({name: _copied(_section(name, getattr(self, name)))})
                 plain = value.tolist() if hasattr(value, "tolist") else value
                 document.set(f"{name}.{inner.replace('__', '.')}", plain, key)
                 value = document.data[name]
@@ -250,7 +255,8 @@ class ReservoirModel:
         return self
 
     def __sklearn_clone__(self) -> Self:
-        cloned = type(self)(**copy.deepcopy(self.get_params(deep=False)))
+        # Nothing changes a mapping, and what is in it may be methods of a lab's own object.
+        cloned = type(self)(**self.get_params(deep=False))
         cloned._device = self._shared()
         return cloned
 
@@ -429,6 +435,11 @@ def _section(name: str, value: Any) -> dict[str, Any]:
     if isinstance(value, str):
         return {"kind": value}
     return value.model_dump(mode="json", serialize_as_any=True) if isinstance(value, Config) else dict(value or {})
+
+
+def _copied(value: Any) -> Any:
+    """Mappings within mappings; what else is in them stays the same object."""
+    return {key: _copied(item) for key, item in value.items()} if isinstance(value, Mapping) else value
 
 
 def _temporary_folder(model: ReservoirModel) -> str:

@@ -14,6 +14,7 @@ from typing import Any
 import chemical_cell
 import numpy as np
 import pytest
+from lab_with_knobs import Lab
 from safetensors.numpy import load_file
 from served import free_address, served
 
@@ -80,7 +81,7 @@ def test_it_answers_as_the_test_of_an_experiment_does(lab: str, tmp_path: Path) 
     }  # fmt: skip
     result = Experiment(document).run(report=False)
     lengths = [len(one) for one in X]
-    (held,) = (lengths.index(length) for length in result.task.test.lengths)
+    (held,) = (lengths.index(length) for length in np.asarray(result.task.test.lengths))
     with ReservoirModel(lab, washout=30) as model:
         model.fit(
             [one for number, one in enumerate(X) if number != held], [one for k, one in enumerate(y) if k != held]
@@ -135,6 +136,8 @@ def test_labels_come_back_as_they_are(model: ReservoirModel, labels: Any) -> Non
     assert model.score(X[8:], y[8:]) == 1
     assert set(model.classes_) == set(labels)
     assert type(model.predict(X[:1])[0].item()) is type(np.asarray(labels)[0].item())
+    with pytest.raises(ConfigurationError, match="was not in the training: split so that it is"):
+        model.score(X[:1], ["other"])
 
 
 def test_one_number_for_each_series(model: ReservoirModel) -> None:
@@ -262,6 +265,28 @@ def test_export_of_a_run_without_a_test(lab: str, tmp_path: Path) -> None:
     assert lab in exported.command
     with EdgeRunner(tmp_path / "model.rhw", lab) as runner:
         assert np.abs(runner.run(X) - answers).max() < 0.2 * answers.std()
+
+
+def test_a_search_turns_the_knobs_of_one_open_device() -> None:
+    selection = pytest.importorskip("sklearn.model_selection")
+    X, y = recording(200)
+    lab = Lab()
+    file = lab.file()
+    with ReservoirModel(file, washout=10) as model:
+        grid = {"reservoir__knobs__bias_v": [0.1, 0.9]}
+        search = selection.GridSearchCV(model, grid, cv=2, error_score="raise").fit(X, y)
+        assert lab.log.count("open") == 1
+        # The last fit is that of the best.
+        assert lab.bias == search.best_params_["reservoir__knobs__bias_v"]
+        assert file["knobs"]["bias_v"]["value"] == 0.2
+    with open_reservoir(file) as device:
+        device.set(bias_v=0.7)
+        model = ReservoirModel(device).fit(X, y)
+        model.predict(X)
+        assert device.knobs == {"bias_v": 0.7}
+        assert model.result_.provenance["configuration"]["reservoir"]["knobs"]["bias_v"]["value"] == 0.7
+        with pytest.raises(ConfigurationError, match="an open reservoir is as it is"):
+            model.set_params(reservoir__knobs__bias_v=0.1)
 
 
 def test_after_a_fault_a_search_goes_no_further(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,6 +7,7 @@ import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Self
 
+from reservoir_hw.core.channels import Channels
 from reservoir_hw.core.errors import ConfigurationError, NotOpen
 from reservoir_hw.core.reservoir import Reservoir
 from reservoir_hw.core.reservoir_config import ReservoirConfig, build_reservoir
@@ -63,9 +64,7 @@ class OpenDevice:
                 _pass_over_earlier_draws(reservoir, point, task)
             by_way_of = {**self._by_way_of, **point.by_way_of}
             if self.was_open or by_way_of:
-                for place in (0, 1):
-                    reservoir.set(**{name: values[place] for name, values in by_way_of.items()})
-                reservoir.set(**config.knob_values)
+                turn(reservoir, config, by_way_of)
             yield reservoir
         except BaseException as error:
             self.close(error)
@@ -76,13 +75,12 @@ class OpenDevice:
     def opened(self, config: ReservoirConfig) -> Reservoir:
         """The reservoir of a configuration (`for_inputs`), with a record of its own; its knobs are not set."""
         reservoir, before = self._reservoir, self._config
-        same = before is not None and config.apart_from_knobs() == before.apart_from_knobs()
-        self.was_open = reservoir is not None and same and config.channels == before.channels
-        if reservoir is None or before is None or not self.was_open:
+        if reservoir is None or before is None or _lasting(before) != _lasting(config):
             self.close()
             self._reservoir = self._open(config)
-            self._config = config
+            self._config, self.was_open = config, False
             return self._reservoir
+        self.was_open = True
         config.learn_name(before.name, before.knob_units)
         reservoir.begin_record()
         return reservoir
@@ -142,6 +140,18 @@ class SharedDevice(OpenDevice):
 
     def __deepcopy__(self, memo: object) -> Self:
         return self
+
+
+def turn(reservoir: Reservoir, config: ReservoirConfig, by_way_of: Mapping[str, tuple[float, float]]) -> None:
+    """Bring the knobs to where the configuration wants them, from the same side every time."""
+    for place in (0, 1):
+        reservoir.set(**{name: values[place] for name, values in by_way_of.items()})
+    reservoir.set(**config.knob_values)
+
+
+def _lasting(config: ReservoirConfig) -> tuple[str, Channels | None]:
+    """What an open reservoir cannot change."""
+    return config.apart_from_knobs(), config.channels
 
 
 def _stays_open(point: Point) -> bool:

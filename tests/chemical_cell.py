@@ -12,9 +12,15 @@ electrodes = np.zeros(3)
 driven = 0
 """Steps since this was imported, as the cell counts them."""
 asleep_since: float | None = None
+prepared = 0
+"""How often it was opened since this was imported."""
+fails_at: int | None = None
+"""The step at which `breaks` finds no current any more."""
 
 
 def prepare() -> dict[str, float]:
+    global prepared
+    prepared += 1
     return {"bias_mT": 5.0, "temperature_c": 21.3}
 
 
@@ -30,6 +36,14 @@ def drive(u: np.ndarray) -> np.ndarray:
     for t, (volts,) in enumerate(u):
         electrodes[:] = np.tanh(0.5 * np.roll(electrodes, 1) + volts * np.array([1.0, -0.5, 0.25]))
         currents[t] = electrodes
+    return currents
+
+
+def breaks(u: np.ndarray) -> np.ndarray:
+    """As `drive`, until a wire breaks."""
+    currents = drive(u)
+    if fails_at is not None and driven > fails_at:
+        raise OSError("no current at electrode 2")
     return currents
 
 

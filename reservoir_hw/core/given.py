@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import hashlib
 import weakref
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from reservoir_hw.core import arrays
 from reservoir_hw.core.arrays import as_numpy
 from reservoir_hw.core.errors import ConfigurationError, ShapeError
 
@@ -97,6 +98,50 @@ def give_targets(inputs: Given, targets: Any, what: str) -> Given:
     if getattr(values, "ndim", 0) == 1 and len(inputs.series) == len(values) > 1:
         return give_single(values, what)
     return give(values, what)
+
+
+def series_of(X: Any) -> Any:
+    """Series as they were given. Raises `ShapeError` for what is none."""
+    if not (is_array(X) or isinstance(X, Mapping | str)) and (hasattr(X, "__array__") or isinstance(X, list | tuple)):
+        X = np.asarray(X)
+    if hasattr(X, "toarray") or not is_array(X):
+        raise ShapeError(
+            f"{type(X).__name__} is no series: give an array (time, channels), a table, or a list of them, not sparse"
+        )
+    if "complex" in str(getattr(X, "dtype", "")):
+        raise ShapeError("Complex data not supported: give real numbers")
+    return X
+
+
+def with_columns(X: Any, names: np.ndarray | None) -> Any:
+    """Tables with the columns of the training, in their order."""
+    if isinstance(X, list | tuple):
+        return [with_columns(one, names) for one in X]
+    if names is None or not hasattr(X, "columns"):
+        return X
+    there = {str(column): column for column in X.columns}
+    missing = [name for name in names if name not in there]
+    if missing:
+        raise ConfigurationError(f"X has no column {missing[0]!r}, which the model was trained with")
+    return X[[there[name] for name in names]]
+
+
+def as_given(answer: np.ndarray, one: Any, names: Sequence[str]) -> Any:
+    """Answers (time, outputs), or (time,), to a series, in the library of that series: tables with the same index.
+
+    `names` are those of the outputs.
+    """
+    flat = answer.ndim == 1
+    if hasattr(one, "columns") or hasattr(one, "to_frame"):
+        table = type(one if hasattr(one, "columns") else one.to_frame())
+        frame = table(answer[:, None] if flat else answer, index=one.index, columns=list(names))
+        return frame[names[0]] if flat else frame
+    if hasattr(one, "dims"):
+        dims, coords = (one.dims[0],) if flat else (one.dims[0], "output"), {} if flat else {"output": list(names)}
+        if one.dims[0] in one.coords:
+            coords[one.dims[0]] = one.coords[one.dims[0]]
+        return type(one)(answer, dims=dims, coords=coords)
+    return arrays.like(answer, one)
 
 
 def given_in(task: dict[str, Any]) -> list[Given]:

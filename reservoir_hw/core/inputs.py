@@ -78,7 +78,7 @@ class Inputs:
         if native.ndim != 3:
             raise ShapeError(
                 f"inputs must be (batch, time, inputs), not {tuple(native.shape)}; "
-                "one sequence (time, inputs) is u[None]"
+                "one series (time, inputs) is taken after reset(1), and is u[None]"
             )
         if native.shape[2] != self._spec.inputs:
             raise ShapeError(

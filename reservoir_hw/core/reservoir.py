@@ -404,6 +404,8 @@ class Reservoir(ABC):
     def run(self, u: Array, out: Array | None = None) -> Array:
         """Drive the reservoir with `u` (batch, time, inputs); return the states (batch, time, nodes).
 
+        After `reset(1)` one series (time, inputs) may come alone; its states, and `out`, are (time, nodes).
+
         Row t of the states is the response after u[:, t] was applied for one full period. The state goes
         on from the last call as `spec.continuity` says. `out`, if given, is filled and returned.
 
@@ -415,6 +417,10 @@ class Reservoir(ABC):
             With `steps_done` and `states`, what was harvested before the fault.
         """
         spec, inputs = self.spec, self._input_path
+        if getattr(u, "ndim", 3) == 2 and self._driving.batch == 1:
+            series = u if arrays.is_tensor(u) else np.asarray(u)
+            states = self.run(series[None], None if out is None else out[None])[0]
+            return states if out is None else out
         given = inputs.shaped(u, self._driving.batch)
         inputs.check_out(out, given.shape)
         self._driving.check_continuation()

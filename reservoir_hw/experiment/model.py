@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import inspect
 import os
 import shutil
@@ -18,18 +17,18 @@ from typing import Any, Self, cast
 
 import numpy as np
 
-from reservoir_hw.core import arrays
+from reservoir_hw.core import arrays, registry
 from reservoir_hw.core.configuration import Config, Document
 from reservoir_hw.core.errors import ConfigurationError, DeviceBusy, DeviceError, DeviceFault, NotOpen, ShapeError
-from reservoir_hw.core.given import Given, give, give_targets, is_array
+from reservoir_hw.core.given import Given, as_given, give, give_targets, is_array, series_of, with_columns
 from reservoir_hw.core.reservoir import Reservoir
-from reservoir_hw.core.reservoir_config import ReservoirConfig, build_reservoir, reservoir_config
+from reservoir_hw.core.reservoir_config import ReservoirConfig, reservoir_config
 from reservoir_hw.core.series_format import SeriesFormat
-from reservoir_hw.experiment.configuration.experiment import ExperimentConfig
+from reservoir_hw.experiment.configuration.experiment import ExperimentConfig, TrainingConfig
 from reservoir_hw.experiment.deploy.export import export_run
 from reservoir_hw.experiment.deploy.export_result import ExportResult
 from reservoir_hw.experiment.run.experiment import Experiment
-from reservoir_hw.experiment.run.open_device import OpenDevice
+from reservoir_hw.experiment.run.open_device import SharedDevice
 from reservoir_hw.experiment.run.result import Result
 from reservoir_hw.experiment.states.drive import driven, predict_into
 from reservoir_hw.experiment.states.plan import plan
@@ -41,9 +40,13 @@ from reservoir_hw.tasks.task import Evaluation, OutputScale, Split, Task
 
 ReservoirLike = Reservoir | ReservoirConfig | Mapping[str, Any] | str | os.PathLike[str]
 
+_OTHERS = (
+    "readout {}: ReservoirModel has readouts that learn in one pass over states and then stay as they are; run the "
+    "others as an Experiment, and take the model from its run folder"
+)
+
 # One drive at a time: a device has one user.
 _DRIVING = threading.RLock()
-_DEVICES: weakref.WeakSet[_Device] = weakref.WeakSet()
 
 
 class ReservoirModel:
@@ -56,8 +59,8 @@ class ReservoirModel:
     pandas and xarray are taken, and what `predict` returns is of the same kind. Each series begins at rest. Numbers are
     scaled by the statistics of the training (`scale`), and answers are in the units of `y`.
 
-    The reservoir of a file, a mapping or a configuration is opened by the first `fit`, and stays open for this model
-    and its clones, until `close`, the end of a `with` block or of the program. An open one is shared and left open.
+    The reservoir of a file, a mapping or a configuration is opened by the first `fit`. It stays open for this model and
+    its clones until `close`, the end of a `with` block, or that of the program. An open one is shared and left open.
 
     Parameters
     ----------
@@ -77,7 +80,7 @@ class ReservoirModel:
     After `fit`, `result_` is the `Result` of the experiment, `classes_` are the labels of a classifier.
     """
 
-    _device: _Device | None = None
+    _device: SharedDevice | None = None
     _trained: _Trained | None = None
     result_: Result
 
@@ -111,13 +114,21 @@ class ReservoirModel:
         """
         if y is None:
             raise ConfigurationError("ReservoirModel requires y to be passed, but the target y is None")
-        inputs = give(_series(X), "X")
-        flat = not isinstance(y, list | tuple) and np.ndim(y) == 1
-        if flat and len(inputs.series) == 1 and hasattr(y, "to_frame"):
-            y = y.to_frame(y.name if y.name is not None else "y0")
-        targets = give_targets(inputs, y, "y")
+        inputs = give(series_of(X), "X")
+        wanted: Any = y if hasattr(y, "ndim") or isinstance(y, list | tuple) else np.asarray(y)
+        parts = wanted if isinstance(y, list | tuple) and is_array(wanted) else [wanted]
+        flat = all(np.ndim(arrays.as_numpy(one)) == 1 for one in parts)
+        if flat and len(inputs.series) == 1 and hasattr(wanted, "to_frame"):
+            wanted = wanted.to_frame("y0" if wanted.name is None else wanted.name)
+        targets = give_targets(inputs, wanted, "y")
+        if not inputs.series[0].shape[1]:
+            raise ShapeError(
+                f"X has 0 feature(s) (shape={inputs.series[0].shape}) while a minimum of 1 is required here"
+            )
         self._trained = None
         readout = _section("readout", self.readout)
+        if not issubclass(registry.find("readouts", str(readout.get("kind"))).load(), StateReadoutConfig):
+            raise ConfigurationError(_OTHERS.format(readout["kind"]))
         task = {"kind": "data", "inputs": inputs.name, "targets": targets.name, "test": "none", "decide": self.decide}
         with self._drive() as device:
             folder = self.folder or _temporary_folder(self)
@@ -130,11 +141,8 @@ class ReservoirModel:
             }
             experiment = Experiment(document, device=device)
             config = experiment.config
-            if not isinstance(config.readout, StateReadoutConfig) or config.readout.keeps_learning:
-                raise ConfigurationError(
-                    f"readout {config.readout.kind}: ReservoirModel has readouts that learn in one pass over states "
-                    "and stay as they are; run the others as an Experiment, and take the model from its run folder"
-                )
+            if cast(StateReadoutConfig, config.readout).keeps_learning:
+                raise ConfigurationError(_OTHERS.format(readout["kind"]))
             if config.training.continuous:
                 raise ConfigurationError("training.continuous: ReservoirModel answers each series from rest")
             result = experiment.run(report=False)
@@ -142,9 +150,10 @@ class ReservoirModel:
             warnings.warn(warning, stacklevel=2)
         self.result_ = result
         labels = dict.fromkeys(targets.series[0].tolist()) if targets.single else {}
-        self._trained = _Trained.of(result, config, inputs, targets, flat or targets.single, list(labels))
+        self._trained = _Trained.of(result, config, targets, flat or targets.single, list(labels))
         self.n_features_in_ = inputs.series[0].shape[1]
-        vars(self).pop("feature_names_in_", None), vars(self).pop("classes_", None)
+        for name in ("feature_names_in_", "classes_"):
+            vars(self).pop(name, None)
         if inputs.names:
             self.feature_names_in_ = np.array(inputs.names, dtype=object)
         if self._trained.classes is not None:
@@ -152,12 +161,12 @@ class ReservoirModel:
         return self
 
     def predict(self, X: Any) -> Any:
-        """Outputs (time, outputs) of each series, from rest, as X was given; (time,) where y was (time,).
+        """Outputs (time, outputs) of each series, from rest, as X was given; (time,), or a Series, where y was (time,).
 
         A classifier answers (series,) labels, and a model of one number for each series (series,) numbers. Columns of a
         DataFrame are taken by their names.
         """
-        trained = self._fitted("predict")
+        trained, X = self._fitted("predict"), series_of(X)
         answers = self._answers(X)
         if trained.format.classes:
             assert trained.classes is not None
@@ -165,11 +174,11 @@ class ReservoirModel:
         answers = [trained.format.user_outputs(one) for one in answers]
         if trained.single:
             return np.array([one[-1, 0] if self.decide == "last" else one[:, 0].mean() for one in answers])
+        names = [channel.name for channel in trained.format.outputs]
+        answers = [one[:, 0] if trained.flat else one for one in answers]
         if isinstance(X, list | tuple):
-            return [self._as_given(answer, one) for answer, one in zip(answers, X, strict=True)]
-        if X.ndim < 3:
-            return self._as_given(answers[0], X)
-        return arrays.like(np.stack([one[:, 0] if trained.flat else one for one in answers]), X)
+            return [as_given(answer, one, names) for answer, one in zip(answers, X, strict=True)]
+        return as_given(answers[0], X, names) if X.ndim < 3 else arrays.like(np.stack(answers), X)
 
     def score(self, X: Any, y: Any) -> float:
         """The accuracy of a classifier; else r2 behind the washout, the mean over the outputs."""
@@ -178,11 +187,15 @@ class ReservoirModel:
             right, answers = np.asarray(arrays.as_numpy(y)), self.predict(X)
             if len(right) != len(answers):
                 raise ShapeError(f"y are {len(right)} values, and X {len(answers)} series: one for each")
-            if trained.format.classes:
+            if trained.classes is not None:
+                if unknown := set(right.tolist()) - set(trained.classes.tolist()):
+                    raise ConfigurationError(
+                        f"the class {min(unknown)!r} was not in the training: split so that it is (StratifiedKFold)"
+                    )
                 return float(np.mean(answers == right))
             return of_numbers(right[:, None], answers[:, None], ["y0"], [])["r2"]
         answers = self._answers(X)
-        wanted = give(_series(y), "y").series
+        wanted = give(series_of(y), "y").series
         if [len(one) for one in wanted] != [len(one) for one in answers]:
             raise ShapeError("y are not as many steps as X, series for series")
         first = trained.washout
@@ -234,7 +247,7 @@ class ReservoirModel:
             if inner:
                 if name == "reservoir" and isinstance(self.reservoir, Reservoir):
                     raise ConfigurationError(f"{key}: an open reservoir is as it is: name its file in its place")
-                document = Document({name: _section(name, getattr(self, name))})
+                document = Document({name: _copied(_section(name, getattr(self, name)))})
                 plain = value.tolist() if hasattr(value, "tolist") else value
                 document.set(f"{name}.{inner.replace('__', '.')}", plain, key)
                 value = document.data[name]
@@ -242,7 +255,8 @@ class ReservoirModel:
         return self
 
     def __sklearn_clone__(self) -> Self:
-        cloned = type(self)(**copy.deepcopy(self.get_params(deep=False)))
+        # Nothing changes a mapping, and what is in it may be methods of a lab's own object.
+        cloned = type(self)(**self.get_params(deep=False))
         cloned._device = self._shared()
         return cloned
 
@@ -257,7 +271,6 @@ class ReservoirModel:
             target_tags=TargetTags(required=True, multi_output=True),
             regressor_tags=RegressorTags(poor_score=True),
             input_tags=InputTags(three_d_array=True),
-            non_deterministic=not self._is_computed,
         )
 
     def __repr__(self) -> str:
@@ -279,14 +292,14 @@ class ReservoirModel:
     def _is_computed(self) -> bool:
         return not isinstance(self.reservoir, Reservoir) and _configured(self.reservoir).is_computed
 
-    def _shared(self) -> _Device:
+    def _shared(self) -> SharedDevice:
         lent = self.reservoir if isinstance(self.reservoir, Reservoir) else None
         if self._device is None or self._device.lent is not lent:
-            self._device = _Device(lent)
+            self._device = SharedDevice(lent)
         return self._device
 
     @contextmanager
-    def _drive(self) -> Iterator[_Device]:
+    def _drive(self) -> Iterator[SharedDevice]:
         """The device for a drive, after which a fault is remembered: a search would choose among the other fits."""
         with _DRIVING:
             device = self._shared()
@@ -314,7 +327,7 @@ class ReservoirModel:
         """For each series the outputs of the model, (time, outputs); a classifier's are those behind the washout."""
         trained = self._fitted("predict")
         names = getattr(self, "feature_names_in_", None)
-        given = give(_with_columns(_series(X), names), "X").series
+        given = give(with_columns(series_of(X), names), "X").series
         for number, one in enumerate(given):
             if one.shape[1] != self.n_features_in_:
                 raise ShapeError(
@@ -327,31 +340,14 @@ class ReservoirModel:
                 raise ShapeError(f"X: series {number} has {len(one)} steps, and the washout takes {trained.washout}")
         asked = _Asked([trained.format.model_inputs(one) for one in given], trained.outputs)
         with self._drive() as device:
-            config = trained.config.reservoir
-            reservoir = device.opened(config)
+            reservoir = device.opened(trained.reservoir)
             if not isinstance(self.reservoir, Reservoir):
-                reservoir.set(**config.knob_values)
+                reservoir.set(**trained.reservoir.knob_values)
             told = trained.answer(asked, reservoir)
         for warning in told:
             warnings.warn(warning, stacklevel=3)
         first = trained.washout if trained.single else 0
         return [answer[first : len(one)] for answer, one in zip(asked.answers, given, strict=True)]
-
-    def _as_given(self, answer: np.ndarray, one: Any) -> Any:
-        trained = self._fitted("predict")
-        flat = answer[:, 0] if trained.flat else answer
-        names = [channel.name for channel in trained.format.outputs]
-        if hasattr(one, "columns"):
-            return type(one)(answer, index=one.index, columns=names)
-        if hasattr(one, "index") and hasattr(one, "to_frame"):
-            return type(one)(answer[:, 0], index=one.index, name=names[0]) if trained.flat else answer
-        if hasattr(one, "dims"):
-            time, coordinate = one.dims[0], one.coords.get(one.dims[0])
-            coords = {} if coordinate is None else {time: coordinate}
-            if trained.flat:
-                return type(one)(flat, dims=(time,), coords=coords)
-            return type(one)(answer, dims=(time, "output"), coords={**coords, "output": names})
-        return arrays.like(flat, one)
 
 
 class _Asked(Task):
@@ -374,7 +370,10 @@ class _Asked(Task):
 class _Trained:
     """What a fit leaves for answers. `flat` says that y had one axis, `single` one value for each series."""
 
-    config: ExperimentConfig
+    reservoir: ReservoirConfig
+    training: TrainingConfig
+    chunk_steps: int
+    washout: int
     readout: Readout
     format: SeriesFormat
     flat: bool
@@ -382,23 +381,17 @@ class _Trained:
     classes: np.ndarray | None
 
     @classmethod
-    def of(
-        cls, result: Result, config: ExperimentConfig, inputs: Given, targets: Given, flat: bool, labels: list[Any]
-    ) -> Self:
+    def of(cls, result: Result, config: ExperimentConfig, targets: Given, flat: bool, labels: list[Any]) -> Self:
         """From a finished experiment; `labels` are the different values of y."""
         settings, task = cast(StateReadoutConfig, config.readout), result.task
         found = task.series
         assert found is not None
         readout = settings.load(result.folder / result.provenance["rows"][0]["readout"]["file"])
-        config = config.model_copy(update={"reservoir": config.reservoir.for_inputs(settings.channels(task))})
+        reservoir = config.reservoir.for_inputs(settings.channels(task))
         named = {str(label): label for label in labels}
         classes = np.array([named[name] for name in found.classes]) if found.classes else None
-        return cls(config, readout, found, flat, targets.single, classes)
-
-    @property
-    def washout(self) -> int:
-        """Steps of each series that are not judged."""
-        return getattr(self.config.readout, "washout", 0)
+        steps, washout = config.run.chunk_steps, getattr(settings, "washout", 0)
+        return cls(reservoir, config.training, steps, washout, readout, found, flat, targets.single, classes)
 
     @property
     def outputs(self) -> int:
@@ -407,59 +400,13 @@ class _Trained:
 
     def answer(self, asked: _Asked, reservoir: Reservoir) -> list[str]:
         """Drive the reservoir for the answers; returns what casts doubt on them."""
-        training, chunk_steps = self.config.training, self.config.run.chunk_steps
-        bursts = plan(asked, training, chunk_steps=chunk_steps, max_batch=reservoir.spec.max_batch, splits=("test",))
+        training, most = self.training, reservoir.spec.max_batch
+        bursts = plan(asked, training, chunk_steps=self.chunk_steps, max_batch=most, splits=("test",))
         watch, on_steps = StateWatch(reservoir.spec), following([reservoir], lambda steps: None)
         states = driven(reservoir, bursts, on_steps, repetitions=training.repetitions, native=True)
         for chunk, answer in watch.passing(states):
             predict_into(self.readout, chunk, answer, asked.answers)
         return about_counters(reservoir.counters, reservoir.spec) + watch.warnings()
-
-
-class _Device(OpenDevice):
-    """The open reservoir of a model and its clones: `lent` by who has it open, or opened here, the last one alone."""
-
-    def __init__(self, lent: Reservoir | None) -> None:
-        super().__init__(keep=True)
-        self.lent, self.fault = lent, ""
-        self._closing: Any = None
-        _DEVICES.add(self)
-
-    def opened(self, config: ReservoirConfig) -> Reservoir:
-        """As it is open already. Raises `NotOpen` where a lent one is not open any more."""
-        if self.lent is None:
-            return super().opened(config)
-        if not self.lent.is_open:
-            raise NotOpen("the reservoir of this ReservoirModel was closed: open it, or give its file in its place")
-        self.was_open = True
-        self.lent.begin_record()
-        return self.lent
-
-    def _open(self, config: ReservoirConfig) -> Reservoir:
-        """Another model that is not used now gives the same device back first."""
-        reservoir = build_reservoir(config)
-        for other in list(_DEVICES):
-            if other._holds(config, reservoir):
-                other.close()
-        # Also where the last model is forgotten, and at the end of the program.
-        self._closing = weakref.finalize(self, reservoir.close)
-        return reservoir.open()
-
-    def close(self, error: BaseException | None = None) -> None:
-        """Close what was opened here."""
-        if self._closing is not None:
-            self._closing.detach()
-        super().close(error)
-
-    def _holds(self, config: ReservoirConfig, reservoir: Reservoir) -> bool:
-        mine = self._reservoir
-        if mine is None or self._config is None:
-            return False
-        shared = set(mine.resources) & set(reservoir.resources)
-        return bool(shared) or self._config.apart_from_knobs() == config.apart_from_knobs()
-
-    def __deepcopy__(self, memo: object) -> Self:
-        return self
 
 
 def _configured(reservoir: ReservoirLike) -> ReservoirConfig:
@@ -475,7 +422,7 @@ def _configured(reservoir: ReservoirLike) -> ReservoirConfig:
 
 def _section(name: str, value: Any) -> dict[str, Any]:
     """A section of an experiment, for whatever stands for it."""
-    if name == "reservoir":
+    if name == "reservoir" and not isinstance(value, Mapping):
         section = _configured(value).model_dump(mode="json", serialize_as_any=True)
         if isinstance(value, Reservoir):
             # As it is now: whoever has it open may have turned it.
@@ -490,30 +437,9 @@ def _section(name: str, value: Any) -> dict[str, Any]:
     return value.model_dump(mode="json", serialize_as_any=True) if isinstance(value, Config) else dict(value or {})
 
 
-def _series(X: Any) -> Any:
-    """Series as they were given. Raises `ShapeError` for what is none."""
-    if isinstance(X, list | tuple) and X and not is_array(X):
-        X = np.asarray(X)
-    if hasattr(X, "toarray") or not is_array(X):
-        raise ShapeError(
-            f"{type(X).__name__} is no series: give an array (time, channels), a table, or a list of them, not sparse"
-        )
-    if "complex" in str(getattr(X, "dtype", "")):
-        raise ShapeError("Complex data not supported: give real numbers")
-    return X
-
-
-def _with_columns(X: Any, names: np.ndarray | None) -> Any:
-    """Tables with the columns of the training, in their order."""
-    if isinstance(X, list | tuple):
-        return [_with_columns(one, names) for one in X]
-    if names is None or not hasattr(X, "columns"):
-        return X
-    there = {str(column): column for column in X.columns}
-    missing = [name for name in names if name not in there]
-    if missing:
-        raise ConfigurationError(f"X has no column {missing[0]!r}, which the model was trained with")
-    return X[[there[name] for name in names]]
+def _copied(value: Any) -> Any:
+    """Mappings within mappings; what else is in them stays the same object."""
+    return {key: _copied(item) for key, item in value.items()} if isinstance(value, Mapping) else value
 
 
 def _temporary_folder(model: ReservoirModel) -> str:

@@ -214,7 +214,7 @@ def test_a_torch_backend_gets_tensors_and_numpy_callers_get_numpy() -> None:
 @pytest.mark.parametrize(
     ("u", "message"),
     [
-        (np.zeros((20, 2)), r"must be \(batch, time, inputs\), not \(20, 2\)"),
+        (np.zeros(20), r"must be \(batch, time, inputs\), not \(20,\)"),
         (np.zeros((1, 20, 3)), "have 3 channels, tests toy takes 2"),
         (np.zeros((4, 20, 2)), r"hold 4 sequences, but the reservoir was reset for 1: call reset\(4\)"),
         (np.array([["a", "b"]]), "must hold real numbers"),
@@ -258,6 +258,18 @@ def test_out_of_range_is_refused_or_clipped_and_counted() -> None:
         np.testing.assert_array_equal(toy.run(u), expected(u.clip(-1, 1)))
         assert toy.counters.clipped == 2
     assert u[0, 2, 1] == 1.5
+
+
+def test_one_series_comes_alone_after_a_reset_for_one() -> None:
+    with Toy() as toy:
+        u, out = inputs(), np.empty((20, 2))
+        np.testing.assert_array_equal(toy.run(u[0]), expected(u)[0])
+        toy.reset(1)
+        assert toy.run(u[0], out=out) is out
+        np.testing.assert_array_equal(out, expected(u)[0])
+        toy.reset(2)
+        with pytest.raises(ShapeError, match=r"one series \(time, inputs\) is taken after reset\(1\)"):
+            toy.run(u[0])
 
 
 def test_reset_wants_a_positive_number() -> None:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import weakref
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Self
+from typing import Any, Self
 
-from reservoir_hw.core.errors import ConfigurationError
+from reservoir_hw.core.channels import Channels
+from reservoir_hw.core.errors import ConfigurationError, NotOpen
 from reservoir_hw.core.reservoir import Reservoir
 from reservoir_hw.core.reservoir_config import ReservoirConfig, build_reservoir
 from reservoir_hw.experiment.configuration.experiment import Point
@@ -62,9 +64,7 @@ class OpenDevice:
                 _pass_over_earlier_draws(reservoir, point, task)
             by_way_of = {**self._by_way_of, **point.by_way_of}
             if self.was_open or by_way_of:
-                for place in (0, 1):
-                    reservoir.set(**{name: values[place] for name, values in by_way_of.items()})
-                reservoir.set(**config.knob_values)
+                turn(reservoir, config, by_way_of)
             yield reservoir
         except BaseException as error:
             self.close(error)
@@ -75,19 +75,83 @@ class OpenDevice:
     def opened(self, config: ReservoirConfig) -> Reservoir:
         """The reservoir of a configuration (`for_inputs`), with a record of its own; its knobs are not set."""
         reservoir, before = self._reservoir, self._config
-        same = before is not None and config.apart_from_knobs() == before.apart_from_knobs()
-        self.was_open = reservoir is not None and same and config.channels == before.channels
-        if reservoir is None or before is None or not self.was_open:
+        if reservoir is None or before is None or _lasting(before) != _lasting(config):
             self.close()
             self._reservoir = self._open(config)
-            self._config = config
+            self._config, self.was_open = config, False
             return self._reservoir
+        self.was_open = True
         config.learn_name(before.name, before.knob_units)
         reservoir.begin_record()
         return reservoir
 
     def _open(self, config: ReservoirConfig) -> Reservoir:
         return build_reservoir(config).open()
+
+
+_SHARED: weakref.WeakSet[SharedDevice] = weakref.WeakSet()
+
+
+class SharedDevice(OpenDevice):
+    """The reservoir of a model and its clones: `lent` by who has it open, or opened here, one at a time.
+
+    It stays open until `close`, until the last who shares it is forgotten, or the program ends.
+    """
+
+    def __init__(self, lent: Reservoir | None) -> None:
+        super().__init__(keep=True)
+        self.lent = lent
+        self.fault = ""
+        """How the device has failed."""
+        self._closing: Any = None
+        _SHARED.add(self)
+
+    def opened(self, config: ReservoirConfig) -> Reservoir:
+        """As it is open already. Raises `NotOpen` where a lent one is not open any more."""
+        if self.lent is None:
+            return super().opened(config)
+        if not self.lent.is_open:
+            raise NotOpen("the reservoir of this ReservoirModel was closed: open it, or give its file in its place")
+        self.was_open = True
+        self.lent.begin_record()
+        return self.lent
+
+    def _open(self, config: ReservoirConfig) -> Reservoir:
+        """Another model that is not used now gives the same device back first."""
+        reservoir = build_reservoir(config)
+        for other in list(_SHARED):
+            if not reservoir.in_process and other._holds(config, reservoir):
+                other.close()
+        self._closing = weakref.finalize(self, reservoir.close)
+        return reservoir.open()
+
+    def close(self, error: BaseException | None = None) -> None:
+        """Close what was opened here."""
+        if self._closing is not None:
+            self._closing.detach()
+        super().close(error)
+
+    def _holds(self, config: ReservoirConfig, reservoir: Reservoir) -> bool:
+        mine = self._reservoir
+        if mine is None or self._config is None:
+            return False
+        shared = set(mine.resources) & set(reservoir.resources)
+        return bool(shared) or self._config.apart_from_knobs() == config.apart_from_knobs()
+
+    def __deepcopy__(self, memo: object) -> Self:
+        return self
+
+
+def turn(reservoir: Reservoir, config: ReservoirConfig, by_way_of: Mapping[str, tuple[float, float]]) -> None:
+    """Bring the knobs to where the configuration wants them, from the same side every time."""
+    for place in (0, 1):
+        reservoir.set(**{name: values[place] for name, values in by_way_of.items()})
+    reservoir.set(**config.knob_values)
+
+
+def _lasting(config: ReservoirConfig) -> tuple[str, Channels | None]:
+    """What an open reservoir cannot change."""
+    return config.apart_from_knobs(), config.channels
 
 
 def _stays_open(point: Point) -> bool:

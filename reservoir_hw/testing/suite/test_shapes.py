@@ -56,7 +56,7 @@ def test_wrong_inputs(bench: Bench) -> None:
     cases: list[tuple[str, Callable[[], object], type[ReservoirError]]] = [
         ("an input channel too many", lambda: run(np.concatenate([good, good], axis=2)), ShapeError),
         ("two sequences after reset(1)", lambda: run(np.concatenate([good, good])), ShapeError),
-        ("inputs without a batch axis", lambda: run(good[0]), ShapeError),
+        ("inputs of one axis", lambda: run(good[0, :, 0]), ShapeError),
         ("NaN", lambda: run(bad), InputRangeError),
         ("infinity", lambda: run(endless), InputRangeError),
     ]

@@ -174,6 +174,14 @@ def test_another_number_of_repetitions_is_refused(series: Path) -> None:
         EdgeRunner(series, DEVICE, repetitions=3)
 
 
+def test_one_series_comes_alone(series: Path) -> None:
+    with EdgeRunner(series, DEVICE) as runner:
+        whole = runner.run(drive(10))[0]
+        runner.reset()
+        halves = [runner.run(part) for part in np.split(drive(10)[0], 2)]
+        np.testing.assert_array_equal(np.concatenate(halves), whole)
+
+
 def test_inputs_that_do_not_fit(series: Path, words: Path) -> None:
     with EdgeRunner(series, DEVICE) as runner:
         with pytest.raises(ShapeError, match=r"takes inputs \(batch, time, 2\), not \(1, 3, 1\)"):

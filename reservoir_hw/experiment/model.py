@@ -126,6 +126,8 @@ class ReservoirModel:
                 f"X has 0 feature(s) (shape={inputs.series[0].shape}) while a minimum of 1 is required here"
             )
         self._trained = None
+        for name in ("result_", "feature_names_in_", "classes_"):
+            vars(self).pop(name, None)
         readout = _section("readout", self.readout)
         if not issubclass(registry.find("readouts", str(readout.get("kind"))).load(), StateReadoutConfig):
             raise ConfigurationError(_OTHERS.format(readout["kind"]))
@@ -156,8 +158,6 @@ class ReservoirModel:
         labels = dict.fromkeys(targets.series[0].tolist()) if targets.single else {}
         self._trained = _Trained.of(experiment, result, targets, flat or targets.single, list(labels))
         self.n_features_in_ = inputs.series[0].shape[1]
-        for name in ("feature_names_in_", "classes_"):
-            vars(self).pop(name, None)
         if inputs.names:
             self.feature_names_in_ = np.array(inputs.names, dtype=object)
         if self._trained.classes is not None:
@@ -278,9 +278,8 @@ class ReservoirModel:
         )
 
     def __repr__(self) -> str:
-        return (
-            f"ReservoirModel({', '.join(f'{name}={value!r}' for name, value in self.get_params(deep=False).items())})"
-        )
+        given = self.get_params(deep=False).items()
+        return f"ReservoirModel({', '.join(f'{name}={value!r}' for name, value in given)})"
 
     def __getstate__(self) -> dict[str, Any]:
         """For another process, which can have a simulation of its own."""
@@ -342,7 +341,8 @@ class ReservoirModel:
                 raise ShapeError(f"X: series {number} holds NaN, infinity or text: give finite numbers")
             if len(one) <= (trained.washout if trained.single else 0):
                 raise ShapeError(f"X: series {number} has {len(one)} steps, and the washout takes {trained.washout}")
-        asked = _Asked([trained.format.model_inputs(one) for one in given], trained.outputs)
+        outputs = len(trained.format.classes or trained.format.outputs)
+        asked = _Asked([trained.format.model_inputs(one) for one in given], outputs)
         with self._drive() as device:
             reservoir = device.opened(trained.reservoir)
             if device.lent is None and reservoir.knobs != trained.reservoir.knob_values:
@@ -397,23 +397,8 @@ class _Trained:
         named = {str(label): label for label in labels}
         classes = np.array([named[name] for name in found.classes]) if found.classes else None
         steps, washout = config.run.chunk_steps, getattr(settings, "washout", 0)
-        return cls(
-            reservoir,
-            dict(point.by_way_of),
-            config.training,
-            steps,
-            washout,
-            readout,
-            found,
-            flat,
-            targets.single,
-            classes,
-        )
-
-    @property
-    def outputs(self) -> int:
-        """How many numbers the readout says."""
-        return len(self.format.classes or self.format.outputs)
+        settled = dict(point.by_way_of), config.training, steps, washout
+        return cls(reservoir, *settled, readout, found, flat, targets.single, classes)
 
     def answer(self, asked: _Asked, reservoir: Reservoir) -> list[str]:
         """Drive the reservoir for the answers; returns what casts doubt on them."""

@@ -172,12 +172,13 @@ class ReservoirModel:
         """
         trained, X = self._fitted("predict"), series_of(X)
         answers = self._answers(X)
-        if trained.format.classes:
-            assert trained.classes is not None
-            return trained.classes[[trained.format.classes.index(trained.format.class_of(one)) for one in answers]]
-        answers = [trained.format.user_outputs(one) for one in answers]
         if trained.single:
-            return np.array([one[-1, 0] if self.decide == "last" else one[:, 0].mean() for one in answers])
+            last = self.decide == "last"
+            said = np.stack([one[-1] if last else one.mean(axis=0, dtype=np.float64) for one in answers])
+            if trained.classes is not None:
+                return trained.classes[said.argmax(axis=1)]
+            return trained.format.user_outputs(said)[:, 0]
+        answers = [trained.format.user_outputs(one) for one in answers]
         names = [channel.name for channel in trained.format.outputs]
         answers = [one[:, 0] if trained.flat else one for one in answers]
         if isinstance(X, list | tuple):

@@ -24,11 +24,11 @@ from reservoir_hw.core.given import Given, as_given, give, give_targets, is_arra
 from reservoir_hw.core.reservoir import Reservoir
 from reservoir_hw.core.reservoir_config import ReservoirConfig, reservoir_config
 from reservoir_hw.core.series_format import SeriesFormat
-from reservoir_hw.experiment.configuration.experiment import ExperimentConfig, TrainingConfig
+from reservoir_hw.experiment.configuration.experiment import TrainingConfig
 from reservoir_hw.experiment.deploy.export import export_run
 from reservoir_hw.experiment.deploy.export_result import ExportResult
 from reservoir_hw.experiment.run.experiment import Experiment
-from reservoir_hw.experiment.run.open_device import SharedDevice
+from reservoir_hw.experiment.run.open_device import SharedDevice, turn
 from reservoir_hw.experiment.run.result import Result
 from reservoir_hw.experiment.states.drive import driven, predict_into
 from reservoir_hw.experiment.states.plan import plan
@@ -126,6 +126,8 @@ class ReservoirModel:
                 f"X has 0 feature(s) (shape={inputs.series[0].shape}) while a minimum of 1 is required here"
             )
         self._trained = None
+        for name in ("result_", "feature_names_in_", "classes_"):
+            vars(self).pop(name, None)
         readout = _section("readout", self.readout)
         if not issubclass(registry.find("readouts", str(readout.get("kind"))).load(), StateReadoutConfig):
             raise ConfigurationError(_OTHERS.format(readout["kind"]))
@@ -143,6 +145,10 @@ class ReservoirModel:
             config = experiment.config
             if cast(StateReadoutConfig, config.readout).keeps_learning:
                 raise ConfigurationError(_OTHERS.format(readout["kind"]))
+            if len(experiment.points) > 1:
+                raise ConfigurationError(
+                    "vary: a ReservoirModel is one model: search with GridSearchCV, or an Experiment"
+                )
             if config.training.continuous:
                 raise ConfigurationError("training.continuous: ReservoirModel answers each series from rest")
             result = experiment.run(report=False)
@@ -150,10 +156,8 @@ class ReservoirModel:
             warnings.warn(warning, stacklevel=2)
         self.result_ = result
         labels = dict.fromkeys(targets.series[0].tolist()) if targets.single else {}
-        self._trained = _Trained.of(result, config, targets, flat or targets.single, list(labels))
+        self._trained = _Trained.of(experiment, result, targets, flat or targets.single, list(labels))
         self.n_features_in_ = inputs.series[0].shape[1]
-        for name in ("feature_names_in_", "classes_"):
-            vars(self).pop(name, None)
         if inputs.names:
             self.feature_names_in_ = np.array(inputs.names, dtype=object)
         if self._trained.classes is not None:
@@ -168,12 +172,13 @@ class ReservoirModel:
         """
         trained, X = self._fitted("predict"), series_of(X)
         answers = self._answers(X)
-        if trained.format.classes:
-            assert trained.classes is not None
-            return trained.classes[[trained.format.classes.index(trained.format.class_of(one)) for one in answers]]
-        answers = [trained.format.user_outputs(one) for one in answers]
         if trained.single:
-            return np.array([one[-1, 0] if self.decide == "last" else one[:, 0].mean() for one in answers])
+            last = self.decide == "last"
+            said = np.stack([one[-1] if last else one.mean(axis=0, dtype=np.float64) for one in answers])
+            if trained.classes is not None:
+                return trained.classes[said.argmax(axis=1)]
+            return trained.format.user_outputs(said)[:, 0]
+        answers = [trained.format.user_outputs(one) for one in answers]
         names = [channel.name for channel in trained.format.outputs]
         answers = [one[:, 0] if trained.flat else one for one in answers]
         if isinstance(X, list | tuple):
@@ -274,9 +279,8 @@ class ReservoirModel:
         )
 
     def __repr__(self) -> str:
-        return (
-            f"ReservoirModel({', '.join(f'{name}={value!r}' for name, value in self.get_params(deep=False).items())})"
-        )
+        given = self.get_params(deep=False).items()
+        return f"ReservoirModel({', '.join(f'{name}={value!r}' for name, value in given)})"
 
     def __getstate__(self) -> dict[str, Any]:
         """For another process, which can have a simulation of its own."""
@@ -338,11 +342,12 @@ class ReservoirModel:
                 raise ShapeError(f"X: series {number} holds NaN, infinity or text: give finite numbers")
             if len(one) <= (trained.washout if trained.single else 0):
                 raise ShapeError(f"X: series {number} has {len(one)} steps, and the washout takes {trained.washout}")
-        asked = _Asked([trained.format.model_inputs(one) for one in given], trained.outputs)
+        outputs = len(trained.format.classes or trained.format.outputs)
+        asked = _Asked([trained.format.model_inputs(one) for one in given], outputs)
         with self._drive() as device:
             reservoir = device.opened(trained.reservoir)
-            if not isinstance(self.reservoir, Reservoir):
-                reservoir.set(**trained.reservoir.knob_values)
+            if device.lent is None and reservoir.knobs != trained.reservoir.knob_values:
+                turn(reservoir, trained.reservoir, trained.by_way_of)
             told = trained.answer(asked, reservoir)
         for warning in told:
             warnings.warn(warning, stacklevel=3)
@@ -371,6 +376,7 @@ class _Trained:
     """What a fit leaves for answers. `flat` says that y had one axis, `single` one value for each series."""
 
     reservoir: ReservoirConfig
+    by_way_of: Mapping[str, tuple[float, float]]
     training: TrainingConfig
     chunk_steps: int
     washout: int
@@ -381,9 +387,10 @@ class _Trained:
     classes: np.ndarray | None
 
     @classmethod
-    def of(cls, result: Result, config: ExperimentConfig, targets: Given, flat: bool, labels: list[Any]) -> Self:
+    def of(cls, experiment: Experiment, result: Result, targets: Given, flat: bool, labels: list[Any]) -> Self:
         """From a finished experiment; `labels` are the different values of y."""
-        settings, task = cast(StateReadoutConfig, config.readout), result.task
+        (point,), task, config = experiment.points, result.task, experiment.config
+        settings = cast(StateReadoutConfig, config.readout)
         found = task.series
         assert found is not None
         readout = settings.load(result.folder / result.provenance["rows"][0]["readout"]["file"])
@@ -391,12 +398,8 @@ class _Trained:
         named = {str(label): label for label in labels}
         classes = np.array([named[name] for name in found.classes]) if found.classes else None
         steps, washout = config.run.chunk_steps, getattr(settings, "washout", 0)
-        return cls(reservoir, config.training, steps, washout, readout, found, flat, targets.single, classes)
-
-    @property
-    def outputs(self) -> int:
-        """How many numbers the readout says."""
-        return len(self.format.classes or self.format.outputs)
+        settled = dict(point.by_way_of), config.training, steps, washout
+        return cls(reservoir, *settled, readout, found, flat, targets.single, classes)
 
     def answer(self, asked: _Asked, reservoir: Reservoir) -> list[str]:
         """Drive the reservoir for the answers; returns what casts doubt on them."""

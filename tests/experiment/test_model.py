@@ -354,6 +354,7 @@ def test_a_fit_leaves_nothing_behind() -> None:
         (lambda model, X, y: model.set_params(leak=1), "Invalid parameter 'leak'"),
         (lambda m, X, y: m.set_params(readout={"kind": "rls", "keep_learning": True}).fit(X, y), "stay as they are"),
         (lambda model, X, y: model.set_params(readout="linear").fit(X, y), "readout linear"),
+        (lambda m, X, y: m.set_params(reservoir={**ESN, "vary": {"nodes": [5, 6]}}).fit(X, y), "is one model"),
         (lambda model, X, y: model.set_params(training={"continuous": True}).fit(X, y), "continuous"),
         (lambda model, X, y: model.fit(X, y).predict(np.hstack([X, X])), "X has 2 features"),
         (lambda model, X, y: model.fit(X, y).predict(X * np.nan), "finite"),

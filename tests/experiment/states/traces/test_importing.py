@@ -310,7 +310,7 @@ def test_columns_of_text_stay_where_they_are_and_time_stamps_tell_the_period(tmp
     lines = [
         f"{name},{cells}" for name, cells in zip(["note", *"abcdefghijkl"], text(",").decode().split("\n"), strict=True)
     ]
-    lines = [f"{line},{'when' if not row else f'2024-01-01T12:00:{5 * row:02}Z'}" for row, line in enumerate(lines)]
+    lines = [f"{line},{'when' if not row else f'2024-01-01T12:00:{5 * row - 5:02}Z'}" for row, line in enumerate(lines)]
     store = imported(
         tmp_path, written(tmp_path / "a.csv", "\n".join(lines).encode()), **BY_NAME, time={"column": "when"}
     )

@@ -1,4 +1,4 @@
-"""Tables that are stored column by column: parquet files and data frames."""
+"""Tables that are stored column by column: parquet files, data frames, and arrays side by side."""
 
 from __future__ import annotations
 
@@ -91,6 +91,26 @@ class FrameTable(Table):
             cells = self.cells(column)
             found.update(cells.tobytes() if isinstance(cells, np.ndarray) else repr(texts_of(cells)).encode())
         return found.hexdigest()
+
+
+class ArraysTable(Table):
+    """Arrays with one axis, all as long, as the columns of a table."""
+
+    def __init__(self, arrays: Mapping[str, Any], rows: int, where: str) -> None:
+        self._arrays = arrays
+        super().__init__(where, list(arrays), rows, len(arrays))
+
+    def load(self, columns: Sequence[int]) -> Mapping[int, np.ndarray]:
+        """As in `Table`."""
+        found = {column: self.cells(column) for column in columns}
+        for column, cells in found.items():
+            if cells.dtype.kind not in "fiub":
+                raise ConfigurationError(f"{self.where}, {self.name(column)!r}: it holds {cells.dtype}, no numbers")
+        return {column: cells.astype(np.float64) for column, cells in found.items()}
+
+    def cells(self, column: int) -> np.ndarray:
+        """As in `Table`."""
+        return np.asarray(self._arrays[self.header[column]][:])
 
 
 def parquet(content: Any, where: str) -> ParquetTable:

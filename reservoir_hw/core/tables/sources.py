@@ -19,14 +19,14 @@ from typing import Any
 import numpy as np
 
 from reservoir_hw.core.errors import ConfigurationError, MissingExtra
-from reservoir_hw.core.tables.columnar import FrameTable, parquet
+from reservoir_hw.core.tables.columnar import ArraysTable, FrameTable, parquet
 from reservoir_hw.core.tables.configuration import ReadConfig
 from reservoir_hw.core.tables.names import one_of
 from reservoir_hw.core.tables.table import UNREADABLE, Place, Table, reading, texts_of, times_of
 from reservoir_hw.core.tables.text import TextTable, read_text
 
 TABLE = "table"
-"""The name of the one array of a text, parquet or npy file."""
+"""The name of the one array of a text, parquet or npy file, and of arrays with one axis that are all as long."""
 
 _HDF5 = b"\x89HDF\r\n\x1a\n"
 _UNPACK: dict[bytes, Callable[[bytes], bytes]] = {
@@ -54,8 +54,13 @@ class Source:
     reversed_axes: bool = False
 
     def array(self, name: str | None) -> Any:
-        """The array of that name; None stands for the only one. Raises `ConfigurationError` with near matches."""
+        """The array of that name; None stands for the table, or the only one.
+
+        Raises `ConfigurationError` with near matches.
+        """
         known = list(self.arrays)
+        if name is None and TABLE in known:
+            name = TABLE
         if name is None:
             if len(known) != 1:
                 raise ConfigurationError(f"{self.path} holds several arrays, say which with `array:`: {_shapes(self)}")
@@ -130,6 +135,9 @@ def opened(path: Path, read: ReadConfig) -> Iterator[Source]:
     with ExitStack() as stack:
         with reading(str(path)):
             arrays = _arrays(content, start, path, read, stack)
+            shapes = [_shape(arrays, name) for name in arrays]
+            if len(shapes) > 1 and len(shapes[0]) == 1 and len(set(shapes)) == 1:
+                arrays = {TABLE: ArraysTable(arrays, shapes[0][0], str(path)), **arrays}
         table = arrays.get(TABLE)
         header = table.header if isinstance(table, Table) else ()
         yield Source(path, digest, size, arrays, header, reversed_axes=start.startswith(b"MATLAB 7.3"))
@@ -155,6 +163,17 @@ def _arrays(content: Any, start: bytes, path: Path, read: ReadConfig, stack: Exi
         raise ConfigurationError(f"{path} is neither npy, npz, HDF5, NetCDF, MATLAB, parquet nor text")
     raw = content.getvalue() if isinstance(content, io.BytesIO) else path.read_bytes()
     return {TABLE: read_text(raw, read, str(path))}
+
+
+def _shape(arrays: Mapping[str, Any], name: str) -> tuple[int, ...]:
+    """That of an array, of which no number is read."""
+    if not isinstance(arrays, np.lib.npyio.NpzFile):
+        return tuple(arrays[name].shape)
+    with arrays.zip.open(f"{name}.npy") as file:
+        header = {(1, 0): np.lib.format.read_array_header_1_0}.get(
+            np.lib.format.read_magic(file), np.lib.format.read_array_header_2_0
+        )
+        return header(file)[0]
 
 
 def _every_other_zero(start: bytes) -> bool:

@@ -47,6 +47,10 @@ class BaselineConfig(Config):
             raise ConfigurationError(
                 f"baseline {self.kind} cannot be run with sequences of different lengths; remove it"
             )
+        if task.train.counted is not None:
+            raise ConfigurationError(
+                f"baseline {self.kind} learns from every step, and some have no target: take nvar, volterra or esn"
+            )
 
     def evaluate(self, task: Task) -> Evaluation:
         """Train a baseline on a task, and judge it."""

@@ -86,11 +86,11 @@ def found_series(config: DataConfig) -> Found:
 
 def of_files(config: DataConfig, patterns: str | Sequence[str], key: str) -> Found:
     """The series of these files, each checked by itself and against the others."""
-    paths = _paths(patterns, key)
+    paths = paths_of(patterns, key)
     targets = config.targets if isinstance(config.targets, TargetsConfig) else None
     others: Sequence[Path | None] = [None] * len(paths)
     if targets is not None and targets.file is not None:
-        others = _paths(targets.file, "task.targets.file")
+        others = paths_of(targets.file, "task.targets.file")
         if len(others) != len(paths):
             raise ConfigurationError(
                 f"task.targets.file: {len(others)} files of targets for {len(paths)} of inputs: {targets.file}"
@@ -126,7 +126,7 @@ def _parts_of(series: Series) -> list[str]:
     return ["inputs"] if series.targets is None else ["inputs", "targets"]
 
 
-def _paths(patterns: str | Sequence[str], key: str) -> list[Path]:
+def paths_of(patterns: str | Sequence[str], key: str) -> list[Path]:
     """The files that are meant, each once."""
     found: list[Path] = []
     for pattern in [patterns] if isinstance(patterns, str) else patterns:
@@ -188,8 +188,8 @@ def _of_file(
 def _own_columns(config: DataConfig, source: Source, targets: TargetsConfig | None) -> list[str | int]:
     """Columns of a table that are something else than inputs, unless these are named."""
     apart: list[str | int] = []
-    if targets is not None and targets.array is None:
-        apart += targets.columns or []
+    if targets is not None:
+        apart += (targets.columns or []) if targets.array is None else [targets.array]
     if config.time is not None:
         apart.append(config.time.column)
     if isinstance(config.labels, LabelsConfig) and config.labels.file is None and config.labels.label in source.header:
@@ -286,7 +286,7 @@ def _labels_of(config: DataConfig, paths: Sequence[Path]) -> Mapping[str, tuple[
         raise ConfigurationError(f"task.labels.file: {table} names {twice} more than once")
     here = {path.name for path in paths}
     tests = config.test.files if config.test is not None and not isinstance(config.test, float) else None
-    known = here | {path.name for path in _paths(tests, "task.test.files")} if tests else here
+    known = here | {path.name for path in paths_of(tests, "task.test.files")} if tests else here
     if without := sorted(here - set(found)):
         raise ConfigurationError(f"task.labels.file: {table} has no label for {', '.join(without[:4])}")
     if lost := sorted(set(found) - known):

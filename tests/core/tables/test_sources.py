@@ -291,3 +291,26 @@ def test_a_million_rows_of_parquet_take_twice_their_numbers_at_most(tmp_path: Pa
 def test_the_configuration_loads_no_arrays() -> None:
     code = "import sys, reservoir_hw.core.tables.configuration; sys.exit('numpy' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_arrays_of_one_length_are_a_table(tmp_path: Path) -> None:
+    """What a DataFrame becomes in NetCDF, and columns that were saved one by one."""
+    import h5py
+    import xarray
+
+    when = np.datetime64("2026-01-01T00:00", "ns") + np.arange(5) * np.timedelta64(2, "s")
+    u, y = np.arange(5.0), np.arange(5) * 10
+    frame = xarray.Dataset({"u": ("time", u), "y": ("time", y)}, {"time": when})
+    frame.to_netcdf(tmp_path / "a.nc")
+    np.savez(tmp_path / "a.npz", time=2 * np.arange(5), u=u, y=y)
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file["time"], file["u"], file["y"] = 2 * np.arange(5), u, y
+    for path in map(tmp_path.joinpath, ("a.nc", "a.npz", "a.h5")):
+        with opened(path, ReadConfig()) as source:
+            assert sorted(source.header) == ["time", "u", "y"]
+            found = choose(source, ColumnsConfig(columns=["y", "u"]), "x").read(0, 5)
+            np.testing.assert_array_equal(found[0], np.stack([y, u], axis=1))
+            assert np.diff(source.times("time", "x")).tolist() == [2] * 4
+            np.testing.assert_array_equal(choose(source, ColumnsConfig(array="u"), "x").read(0, 5)[0, :, 0], u)
+    with opened(tmp_path / "a.nc", ReadConfig()) as source, pytest.raises(ConfigurationError, match="'time': it holds"):
+        choose(source, ColumnsConfig(), "x").read(0, 5)

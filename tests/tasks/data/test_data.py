@@ -166,6 +166,8 @@ def test_rows_without_a_target_are_passed_over(tmp_path: Path, monkeypatch: pyte
     assert result.rows[0].evaluation.metrics["nrmse"] < 0.15
     assert result.task.facts["rows"] == {"train": 1500, "test": 500}
     assert any("1,800 rows have no target" in remark for remark in result.warnings)
+    with pytest.raises(ConfigurationError, match=r"baseline fir learns from every step.*take nvar"):
+        run({**task, "targets": {"columns": ["y"], "missing": "skip"}}, baselines=[{"kind": "fir"}])
 
 
 def test_labels_of_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -433,7 +433,8 @@ def _with_targets(found: Found, config: DataConfig) -> Found:
         found.series = [
             replace(one, inputs=one.inputs[:-ahead], targets=one.inputs[ahead:][:, at]) for one in found.series
         ]
-        found.outputs = [found.inputs[k] for k in at]
+        # The names of the inputs are for what can be fed back as the next one.
+        found.outputs = [found.inputs[k] if ahead == 1 else f"{found.inputs[k]} +{ahead}" for k in at]
     skip = isinstance(targets, TargetsConfig) and targets.missing == "skip"
     for one in found.series:
         if one.steps < 2:

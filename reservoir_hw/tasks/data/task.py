@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections import Counter
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -66,6 +67,9 @@ class Data(Task):
                 f"task.labels: all series are of the class {self.classes[0]!r}: nothing is to tell apart"
             )
         self.series = format_of(found, parts.train, config.scale, self.classes, config.decide)
+        if self.classes:
+            first = config.washout if config.judge_from is None else config.judge_from
+            self.series = self.series.model_copy(update={"decide_from": first})
         if config.closed_loop is not None:
             # Its answers are its next inputs.
             self.series = self.series.model_copy(update={"outputs": self.series.inputs})
@@ -81,7 +85,7 @@ class Data(Task):
         self.larger_is_better = self.score != "nrmse"
         self.inputs_digest = _digest(self.train, self.test, "inputs")
         self.facts = {
-            "files": dict(found.files),
+            "files": {"/".join(Path(file).parts[-2:]): digest for file, digest in found.files.items()},
             "inputs_sha256": self.inputs_digest,
             "targets_sha256": _digest(self.train, self.test, "targets"),
             "rows": {name: sum(one.steps for one in part) for name, part in vars(parts).items() if name != "follows"},

@@ -15,7 +15,6 @@ from reservoir_hw.tasks.task import TaskConfig
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from reservoir_hw.tasks.data.task import Data
 
 GivenName = Annotated[str, Field(pattern=r"^given:[0-9a-f]{32}$")]
 """Arrays that a program gave (`core.given`)."""
@@ -83,8 +82,8 @@ class ScaleConfig(Config):
     margin: NonNegativeFloat = Field(default=0.1, description="range: so much wider than the training, at both ends")
 
 
-class DataConfig(TaskConfig):
-    """A user's own data, from files or arrays: learned on one part and judged on another."""
+class DataSettings(TaskConfig):
+    """All that a user can say of the data."""
 
     kind: Literal["data"]
     files: str | list[str] | None = Field(default=None, description="path, list or glob; each file is one series")
@@ -166,9 +165,3 @@ class DataConfig(TaskConfig):
         for name in (self.inputs, self.targets, self.labels):
             if isinstance(name, str):
                 given(name, "task").keep(folder)
-
-    def build(self) -> Data:
-        """A `Data` with these settings."""
-        from reservoir_hw.tasks.data.task import Data
-
-        return Data(self)

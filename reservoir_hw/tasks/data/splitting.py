@@ -9,7 +9,7 @@ import numpy as np
 
 from reservoir_hw.core.errors import ConfigurationError
 from reservoir_hw.core.seeds import generator
-from reservoir_hw.tasks.data.configuration import DataConfig, FoldsConfig, TestConfig
+from reservoir_hw.tasks.data.configuration import DataSettings, FoldsConfig, TestConfig
 from reservoir_hw.tasks.data.reading import Found, Series, of_files
 from reservoir_hw.tasks.task import stratified
 
@@ -26,7 +26,7 @@ class Parts:
     follows: bool = False
 
 
-def parts_of(found: Found, config: DataConfig) -> Parts:
+def parts_of(found: Found, config: DataSettings) -> Parts:
     """What the configuration asks for. Raises `ConfigurationError`."""
     series, test = found.series, config.test
     if config.folds is not None:
@@ -63,7 +63,7 @@ def shared(series: Sequence[Series], share: float, seed: int = 0) -> Parts:
     )
 
 
-def _beside(config: DataConfig) -> set[str]:
+def _beside(config: DataSettings) -> set[str]:
     """Files that may serve both parts: those of targets or labels."""
     targets = getattr(config.targets, "file", None)
     return {targets} if targets else set()

@@ -44,11 +44,12 @@ check: $(VENV)/.dev  ## ruff, import-linter, tests of the core and the contract:
 	$(BIN)/lint-imports
 	$(BIN)/python -m pytest -q -m 'not slow' tests/core tests/test_package.py
 
+# A core for each of the two workers: threads of both on all cores wait for each other.
 test: $(VENV)/.dev  ## Tests, under ten minutes
-	$(BIN)/python -m pytest -n 2 -m 'not slow'
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 -m 'not slow'
 
 test-slow: $(VENV)/.dev $(WITNESSES)/.done $(TRITON)/.done  ## The long tests, under forty minutes
-	RESERVOIR_HW_WITNESSES=$(CURDIR)/$(WITNESSES)/bin/python RESERVOIR_HW_TRITON=$(CURDIR)/$(TRITON) \
+	OMP_NUM_THREADS=1 RESERVOIR_HW_WITNESSES=$(CURDIR)/$(WITNESSES)/bin/python RESERVOIR_HW_TRITON=$(CURDIR)/$(TRITON) \
 		$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder -m slow
 
 lint: $(VENV)/.dev  ## ruff, pyright, import-linter

@@ -369,7 +369,7 @@ def _of_given(inputs: Given, targets: Given | None) -> Found:
             raise ConfigurationError(f"{where}: inputs and targets of one series are numbers, not text")
         if y is not None and len(y) != len(u):
             raise ConfigurationError(f"{where}: targets have {len(y)} rows, inputs {len(u)}")
-        if u.shape[1] > len(u) > 1:
+        if u.shape[1] > len(u) > 1 and all(one.shape[1] > len(one) for one in inputs.series):
             raise ConfigurationError(
                 f"{where}: inputs are {u.shape}, more channels than steps: (time, channels) is meant; transpose them"
             )

@@ -46,7 +46,8 @@ class Given:
         path = _file(folder, self.name)
         if not path.exists():
             arrays = {f"series_{number}": one for number, one in enumerate(self.series)}
-            np.savez(path, names=np.array(self.names, dtype=str), single=np.array(self.single), **arrays)
+            arrays |= {"names": np.array(self.names, dtype=str), "single": np.array(self.single)}
+            np.savez(path, allow_pickle=False, **arrays)
 
 
 def is_array(value: Any) -> bool:
@@ -69,10 +70,16 @@ def give(value: Any, what: str) -> Given:
     for part in parts:
         index = getattr(part, "index", None)
         if hasattr(part, "columns"):
-            names = tuple(map(str, part.columns))
+            names, before = tuple(map(str, part.columns)), names
+            if before not in ((), names):
+                raise ConfigurationError(
+                    f"{what}: the tables have different columns, or in another order: {', '.join(before)}, and "
+                    f"{', '.join(names)}"
+                )
         if getattr(index, "is_monotonic_increasing", True) is False:
             raise ConfigurationError(f"{what}: the index of the table goes backwards: sort its rows by time")
-        array = part.to_numpy() if hasattr(part, "to_numpy") else np.asarray(as_numpy(part))
+        # A copy: what the caller does to the array later is none of ours.
+        array = np.array(part.to_numpy() if hasattr(part, "to_numpy") else as_numpy(part))
         if several and array.ndim > 2:
             raise ShapeError(f"{what}: each array of a list is one series (time, channels), not {array.shape}")
         if array.ndim > 3 or array.dtype.kind not in "fiubUSO":
@@ -85,7 +92,7 @@ def give(value: Any, what: str) -> Given:
 
 def give_single(value: Any, what: str) -> Given:
     """One value for each series: (series,) numbers or labels."""
-    array = np.asarray(value.to_numpy() if hasattr(value, "to_numpy") else as_numpy(value))
+    array = np.array(value.to_numpy() if hasattr(value, "to_numpy") else as_numpy(value))
     if array.ndim != 1:
         raise ShapeError(f"{what}: one value for each series is (series,), not {array.shape}")
     return _known(Given([_plain(array, what) if array.dtype.kind == "O" else array], single=True))

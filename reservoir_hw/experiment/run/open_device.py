@@ -151,7 +151,7 @@ def turn(reservoir: Reservoir, config: ReservoirConfig, by_way_of: Mapping[str, 
 
 def _lasting(config: ReservoirConfig) -> tuple[str, Channels | None]:
     """What an open reservoir cannot change."""
-    return config.apart_from_knobs(), config.channels
+    return config.apart_from_knobs(), config.driven_with
 
 
 def _stays_open(point: Point) -> bool:

@@ -20,7 +20,7 @@ from reservoir_hw.core.store import StateStore
 from reservoir_hw.core.tables.columns import Columns, choose
 from reservoir_hw.core.tables.configuration import ColumnsConfig
 from reservoir_hw.core.tables.sources import Source, opened
-from reservoir_hw.tasks.data.configuration import DataSettings, LabelsConfig, TargetsConfig
+from reservoir_hw.tasks.data.configuration import DataSettings, LabelsConfig, TargetsConfig, TestConfig
 from reservoir_hw.tasks.datasets import FOLDER_VARIABLE, found_file
 
 # Files whose steps differ by more than this share were not measured at one rate.
@@ -285,7 +285,7 @@ def _labels_of(config: DataSettings, paths: Sequence[Path]) -> Mapping[str, tupl
         twice = next(name for name in names if names.count(name) > 1)
         raise ConfigurationError(f"task.labels.file: {table} names {twice} more than once")
     here = {path.name for path in paths}
-    tests = config.test.files if config.test is not None and not isinstance(config.test, float) else None
+    tests = config.test.files if isinstance(config.test, TestConfig) else None
     known = here | {path.name for path in paths_of(tests, "task.test.files")} if tests else here
     if without := sorted(here - set(found)):
         raise ConfigurationError(f"task.labels.file: {table} has no label for {', '.join(without[:4])}")
@@ -324,8 +324,9 @@ def _text(value: Any) -> str:
 def _of_call(config: DataSettings) -> Found:
     """What the function returns, twice the same."""
     assert config.call is not None
-    function, names = import_function(config.call, "task.call"), []
-    for _ in range(2):
+    function = import_function(config.call, "task.call")
+
+    def called() -> tuple[Given, Given | None]:
         try:
             answer = function(**config.params)
         except Exception as error:
@@ -339,8 +340,10 @@ def _of_call(config: DataSettings) -> Found:
         inputs, targets = give(answer[0], "task.call: inputs"), None
         if answer[1] is not None:
             targets = give_targets(inputs, answer[1], "task.call: targets")
-        names.append((inputs.name, None if targets is None else targets.name))
-    if names[0] != names[1]:
+        return inputs, targets
+
+    (inputs, targets), again = called(), called()
+    if [one and one.name for one in again] != [inputs.name, targets and targets.name]:
         raise ConfigurationError(
             f"task.call: {config.call} returned other data when it was called again: give it a seed (task.params)"
         )

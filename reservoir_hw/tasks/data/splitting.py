@@ -44,7 +44,7 @@ def parts_of(found: Found, config: DataSettings) -> Parts:
         return Parts(series, apart.series)
     if isinstance(test, TestConfig) and test.rows is not None:
         return _rows(series, *test.rows)
-    share = test if isinstance(test, float) else SHARE if test is None else test.share or SHARE
+    share = test if isinstance(test, float) else (test.share if isinstance(test, TestConfig) else None) or SHARE
     return shared(series, share, test.seed if isinstance(test, TestConfig) else 0)
 
 

@@ -139,9 +139,9 @@ class Data(Task):
                 _fill(targets[row], one.targets, series_format.model_targets)
                 skipped = skipped or bool(np.isnan(one.targets).any())
         first = config.judge_from if config.judge_from is not None else 0 if follows else config.washout
-        counted = None
+        counted: np.ndarray | None = None
         if skipped or (judged and first and config.decide != "last"):
-            counted = ~np.isnan(targets).any(axis=2)
+            counted = np.asarray(~np.isnan(targets).any(axis=2))
             counted[:, : first if judged else 0] = False
         lengths = None if alone else np.array([one.steps for one in series])
         return Split(inputs, targets, None, lengths, bool(self.classes) and config.decide == "last", counted)

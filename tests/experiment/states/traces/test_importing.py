@@ -93,7 +93,7 @@ def test_quoted_names_may_hold_what_stands_between_columns(tmp_path: Path, delim
     header = delimiter.join(f'"{name}"' for name in names)
     body = text(delimiter.strip(" ") or " ", names=False).decode()
     file = written(tmp_path / "a.csv", f"{header}\n{body}".encode())
-    over = {"inputs": {"columns": ["u, in"]}, "states": {"columns": ["a; [V]", "b c", "5"]}}
+    over: dict[str, Any] = {"inputs": {"columns": ["u, in"]}, "states": {"columns": ["a; [V]", "b c", "5"]}}
     with pytest.raises(ConfigurationError, match=r"line 1: these cells may be names, .* `read: \{header: true\}`"):
         imported(tmp_path, file, **over)
     store = imported(tmp_path, file, **over, read={"header": True})

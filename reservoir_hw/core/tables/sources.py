@@ -169,6 +169,7 @@ def _shape(arrays: Mapping[str, Any], name: str) -> tuple[int, ...]:
     """That of an array, of which no number is read."""
     if not isinstance(arrays, np.lib.npyio.NpzFile):
         return tuple(arrays[name].shape)
+    assert arrays.zip is not None
     with arrays.zip.open(f"{name}.npy") as file:
         header = {(1, 0): np.lib.format.read_array_header_1_0}.get(
             np.lib.format.read_magic(file), np.lib.format.read_array_header_2_0

@@ -114,5 +114,5 @@ def test_in_a_terminal_it_asks(answers: str, kind: str, tmp_path: Path) -> None:
     # Programs are asked nothing.
     subprocess.run([*command, "b.yaml", "--json"], cwd=tmp_path, stdin=theirs, capture_output=True, check=True)
     assert call_here("init", "c.yaml", cwd=tmp_path).stdout.startswith("Wrote c.yaml")
-    os.close(ours)
-    os.close(theirs)
+    for end in (ours, theirs):
+        os.close(end)

@@ -22,7 +22,7 @@ from reservoir_hw.core.errors import ConfigurationError, MissingExtra
 from reservoir_hw.core.tables.columnar import ArraysTable, FrameTable, parquet
 from reservoir_hw.core.tables.configuration import ReadConfig
 from reservoir_hw.core.tables.names import one_of
-from reservoir_hw.core.tables.table import UNREADABLE, Place, Table, reading, texts_of, times_of
+from reservoir_hw.core.tables.table import Place, Table, reading, texts_of, times_of
 from reservoir_hw.core.tables.text import TextTable, read_text
 
 TABLE = "table"
@@ -169,8 +169,8 @@ def _shape(arrays: Mapping[str, Any], name: str) -> tuple[int, ...]:
     """That of an array, of which no number is read."""
     if not isinstance(arrays, np.lib.npyio.NpzFile):
         return tuple(arrays[name].shape)
-    archive: Any = arrays.zip
-    with archive.open(f"{name}.npy") as file:
+    assert arrays.zip is not None
+    with arrays.zip.open(f"{name}.npy") as file:
         header = {(1, 0): np.lib.format.read_array_header_1_0}.get(
             np.lib.format.read_magic(file), np.lib.format.read_array_header_2_0
         )
@@ -272,7 +272,7 @@ def _shapes(source: Source) -> str:
     for name in source.arrays:
         try:
             shapes.append(f"{name} {source.arrays[name].shape}")
-        except UNREADABLE:
-            # Python objects in an npz file, or a damaged array: there, but not for us.
+        except (ValueError, OSError):
+            # Python objects in an npz file: there, but not for us.
             shapes.append(name)
     return ", ".join(shapes)

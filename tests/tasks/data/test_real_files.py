@@ -77,7 +77,7 @@ def magnet(folder: Path) -> Pair:
 
 def sunspots(folder: Path) -> Pair:
     with lzma.open(folder / "benchmarks/sunspot.txt.xz", "rt") as file:
-        return ahead(np.genfromtxt(file, delimiter=";", usecols=[3]))
+        return ahead(np.genfromtxt(file, delimiter=";", usecols=[3]).ravel())
 
 
 def diabetes(folder: Path) -> Pair:
@@ -212,9 +212,8 @@ def test_a_readout_of_states_is_that_of_reservoirpy(tmp_path: Path, monkeypatch:
     task, first = result.task, result.task.facts["rows"]["train"]
     with open_reservoir(esn, inputs=1) as reservoir:
         reservoir.reset(1)
-        states = np.asarray(reservoir.run(np.concatenate([task.train.inputs, task.test.inputs], axis=1)))[0].astype(
-            float
-        )
+        states = np.asarray(reservoir.run(np.concatenate([task.train.inputs, task.test.inputs], axis=1)))[0]
+    states = states.astype(np.float64)
     y = task.train.targets[0].astype(np.float64)
     theirs = RidgeNode(ridge=1.0).fit(states[:first], y, warmup=50)
     # In double, as the rounding of float32 answers is larger than what the two differ by.

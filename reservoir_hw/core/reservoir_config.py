@@ -129,7 +129,7 @@ class ReservoirConfig(Config):
         return getattr(self, "continuity", "held")
 
     @property
-    def channels(self) -> Channels | None:
+    def driven_by(self) -> Channels | None:
         """What drives it, where a task has said so (`for_inputs`)."""
         return self._channels
 

@@ -76,7 +76,7 @@ class OpenDevice:
         """The reservoir of a configuration (`for_inputs`), with a record of its own; its knobs are not set."""
         reservoir, before = self._reservoir, self._config
         same = before is not None and config.apart_from_knobs() == before.apart_from_knobs()
-        self.was_open = reservoir is not None and same and config.channels == before.channels
+        self.was_open = reservoir is not None and same and config.driven_by == before.driven_by
         if reservoir is None or before is None or not self.was_open:
             self.close()
             self._reservoir = self._open(config)

@@ -19,6 +19,7 @@ from reservoir_hw.core.given import Given, give, give_targets, given, is_array
 from reservoir_hw.core.store import StateStore
 from reservoir_hw.core.tables.columns import Columns, choose
 from reservoir_hw.core.tables.configuration import ColumnsConfig
+from reservoir_hw.core.tables.names import all_of, one_of
 from reservoir_hw.core.tables.sources import Source, opened
 from reservoir_hw.tasks.data.configuration import DataSettings, LabelsConfig, TargetsConfig, TestConfig
 from reservoir_hw.tasks.datasets import FOLDER_VARIABLE, found_file
@@ -188,10 +189,12 @@ def _of_file(
 def _own_columns(config: DataSettings, source: Source, targets: TargetsConfig | None) -> list[str | int]:
     """Columns of a table that are something else than inputs, unless these are named."""
     apart: list[str | int] = []
-    if targets is not None:
-        apart += (targets.columns or []) if targets.array is None else [targets.array]
-    if config.time is not None:
-        apart.append(config.time.column)
+    known, where = source.header, str(source.path)
+    if known and targets is not None:
+        named = (targets.columns or []) if targets.array is None else [targets.array]
+        apart += all_of(named, known, len(known), f"task.targets: {where}")
+    if known and config.time is not None:
+        apart.append(one_of(config.time.column, known, len(known), f"task.time: {where}"))
     if isinstance(config.labels, LabelsConfig) and config.labels.file is None and config.labels.label in source.header:
         apart.append(config.labels.label)
     return apart

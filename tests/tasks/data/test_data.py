@@ -331,7 +331,8 @@ def test_what_cannot_be_used_is_one_sentence(name: str) -> None:
 FILES: dict[str, tuple[str, dict[str, Any], str]] = {
     "text as a number": ("u,y\n1,2\nx,3\n4,5\n", {}, r"a\.csv.*line 3.*column 'u'.*'x'"),
     "both": ("u,y\n1,2\n2,3\n", {"inputs": {"columns": ["u", "y"]}}, "'y' is among the inputs, too"),
-    "unknown": ("u,z\n1,2\n2,3\n", {}, "no column 'y'"),
+    "unknown": ("u,z\n1,2\n2,3\n", {}, r"^task\.targets: a\.csv has no column 'y'"),
+    "unknown time": ("u,y\n1,2\n2,3\n", {"time": {"column": "t"}}, r"^task\.time: a\.csv has no column 't'"),
     "time goes back": ("t,u,y\n0,1,2\n1,2,3\n0.5,1,1\n", {"time": {"column": "t"}}, "row 2 .* not later"),
     "the same time": ("t,u,y\n0,1,2\n1,2,3\n1,1,1\n", {"time": {"column": "t"}}, "row 2 .* is the same"),
     "gap": (

@@ -38,12 +38,21 @@ FORMS: dict[str, tuple[Any, list[str], dict[str, Any]]] = {
     "a named target with gaps": (
         lambda folder: FRAME.assign(u=FRAME["u"].where(FRAME.index % 10 == 0)).to_csv(folder / "run.csv", sep=";"),
         ["--data", "run.csv", "--targets", "u"],
-        {"inputs": {"columns": ["", "time_s", "y"]}, "targets": {"columns": ["u"], "missing": "skip"}},
+        {
+            "time": {"column": "time_s"},
+            "inputs": {"columns": ["", "y"]},
+            "targets": {"columns": ["u"], "missing": "skip"},
+        },
     ),
     "parquet": (
         lambda folder: FRAME[["u", "y"]].to_parquet(folder / "run.parquet"),
         ["--data", "run.parquet", "--targets", "u"],
         {"inputs": {"columns": ["y"]}, "targets": {"columns": ["u"]}},
+    ),
+    "a frame in NetCDF": (
+        lambda folder: FRAME[["u", "y"]].rename_axis("time").to_xarray().to_netcdf(folder / "run.nc"),
+        ["--data", "run.nc"],
+        {"time": {"column": "time"}, "inputs": {"columns": ["u"]}, "targets": {"columns": ["y"]}},
     ),
     "one column": (
         lambda folder: np.save(folder / "run.npy", np.sin(np.arange(300))),

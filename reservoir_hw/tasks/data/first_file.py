@@ -96,9 +96,12 @@ def _of_table(source: Source, targets: Sequence[str], *, learned: bool) -> tuple
     shown = [known[number] if known else number for number in range(width)]
     about = f"{steps:,} rows, columns {', '.join(map(str, shown))}"
     lines, numbers = [], list(range(width))
-    if isinstance(array, Table) and known and width > 1 and _TIME.fullmatch(known[0]) and _is_even(source):
-        lines.append(f"time: {{column: {_quoted(shown[0])}}}  # a guess: it increases evenly")
-        numbers.remove(0)
+    clock = next(
+        (k for k in numbers if width > 1 and known and _TIME.fullmatch(known[k]) and _is_even(source, k)), None
+    )
+    if clock is not None:
+        lines.append(f"time: {{column: {_quoted(shown[clock])}}}  # a guess: it increases evenly")
+        numbers.remove(clock)
     bad = {number: why for number in numbers if (why := _unusable(array, number))}
     for number, why in bad.items():
         lines.append(f"# the column {_quoted(shown[number])} {why}: it is no input")
@@ -131,9 +134,9 @@ def _unusable(array: Any, number: int) -> str | None:
     return None if np.isfinite(values).all() else "has empty cells"
 
 
-def _is_even(source: Source) -> bool:
+def _is_even(source: Source, column: int) -> bool:
     try:
-        steps = np.diff(source.times(0, "time"))
+        steps = np.diff(source.times(column, "time"))
     except ConfigurationError:
         return False
     return bool(len(steps) and (steps > 0).all() and steps.max() < 1.5 * np.median(steps))

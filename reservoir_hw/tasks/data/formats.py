@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Literal
 
 import numpy as np
+from pydantic import ValidationError
 
 from reservoir_hw.core.errors import ConfigurationError
 from reservoir_hw.core.series_format import ChannelFormat, SeriesFormat
@@ -20,7 +21,22 @@ _WHOLE = 2**24
 def format_of(
     found: Found, train: Sequence[Series], scale: ScaleConfig, classes: Sequence[str], decide: Literal["mean", "last"]
 ) -> SeriesFormat:
-    """Zero and gain of each channel. Raises `ConfigurationError` for numbers that float32 cannot tell apart."""
+    """Zero and gain of each channel.
+
+    Raises `ConfigurationError` for numbers that float32 cannot tell apart, and names that a bundle cannot have.
+    """
+    try:
+        return _format_of(found, train, scale, classes, decide)
+    except ValidationError as error:
+        problem = error.errors(include_url=False)[0]
+        raise ConfigurationError(
+            f"task: the name of a column or class cannot be used: {problem['msg']} ({problem['input']!r:.60})"
+        ) from None
+
+
+def _format_of(
+    found: Found, train: Sequence[Series], scale: ScaleConfig, classes: Sequence[str], decide: Literal["mean", "last"]
+) -> SeriesFormat:
     ends = _Statistics(len(found.inputs), [one.inputs for one in train])
     inputs = _channels(found.inputs, ends, scale.inputs, scale.margin, "inputs")
     if classes:

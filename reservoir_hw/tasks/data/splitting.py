@@ -52,6 +52,10 @@ def shared(series: Sequence[Series], share: float, seed: int = 0) -> Parts:
     """The end of one series, or whole ones of several: of each class its share, of one group all or none."""
     if len(series) == 1:
         cut = series[0].steps - round(share * series[0].steps)
+        if not 2 <= cut <= series[0].steps - 2:
+            raise ConfigurationError(
+                f"task.test: {series[0].where} has {series[0].steps} rows, too few for a test of {share:.0%}"
+            )
         return _rows(series, cut, series[0].steps)
     labels, groups = [one.label for one in series], _groups(series)
     firsts = {group: number for number, group in reversed(list(enumerate(groups)))}

@@ -145,14 +145,16 @@ def confusion_figure(models: Models, classes: Sequence[object], trials: str, wha
         confusion = np.sum([run.evaluation.arrays["confusion"] for run in runs], axis=0)
         axes.imshow(np.sqrt(confusion / confusion.sum(axis=1, keepdims=True)), cmap="Blues", vmin=0, vmax=1)
         for right, answer in np.argwhere(confusion):
-            same = right == answer
-            colour = "white" if same else "crimson"
-            weight = "normal" if same else "bold"
-            axes.text(answer, right, confusion[right, answer], ha="center", va="center", color=colour, weight=weight)
+            count = confusion[right, answer]
+            if right == answer:
+                axes.text(answer, right, count, ha="center", va="center", color="white")
+            else:
+                box = {"facecolor": "white", "edgecolor": "none", "pad": 1.5}
+                axes.text(answer, right, count, ha="center", va="center", color="crimson", weight="bold", bbox=box)
         axes.set_xticks(range(len(confusion)), classes)
         axes.set_yticks(range(len(confusion)), classes)
         axes.set_xlabel(f"answer: {what}")
         axes.set_title(name, fontsize=10)
     grid[0].set_ylabel(f"right answer: {what}")
-    figure.suptitle(f"What was taken for what ({trials} of the test; red: wrong){which}")
+    figure.suptitle(f"Which {what} was taken for which ({trials} of the test; red: wrong){which}")
     return figure

@@ -62,7 +62,9 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     source = tmp_path_factory.mktemp("source") / "plugin"
     shutil.copytree(ROOT / "tests/plugin_package", source)
     page = (ROOT / "docs/extending.md").read_text()
-    example, module, readout = re.findall(r"```python\n(.*?)```", page, flags=re.DOTALL)
+    blocks = re.findall(r"```python\n(.*?)```", page, flags=re.DOTALL)
+    parts = ("class DiodesConfig", "class QuadraticReadout(", "import ReservoirModelConfig")
+    example, module, readout = (next(block for block in blocks if part in block) for part in parts)
     backend = example.split("class DiodesConfig")[0].strip().splitlines()
     assert len([line for line in backend if line.strip()]) <= 15
     (source / "lab_diodes.py").write_text(example)

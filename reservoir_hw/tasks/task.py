@@ -211,6 +211,8 @@ class Task(ABC):
     """What is neither learned from nor judged: a training by gradients may look at it to know when to stop."""
     own_validation: str = ""
     """How a task that `kind: validation` does not split is told to be judged on what it holds out."""
+    goes_on: bool = False
+    """Whether training and test are one recording, which is driven without a reset between them."""
     piece_steps: int = 1
     """A test is judged in pieces of so many steps, and holds a whole number of them."""
     series: SeriesFormat | None = None
@@ -256,6 +258,10 @@ class Task(ABC):
     def tokens(self) -> Tokens | None:
         """What language models learn from; None for a task that is no text."""
         return None
+
+    def place_of(self, split: Literal["train", "test"], row: int, step: int) -> str:
+        """Where a step stands in the user's data, for messages."""
+        return f"{split} sequence {row}, step {step}"
 
     def validation(self, share: float) -> Task:
         """The same, judged on the last `share` of its training data.

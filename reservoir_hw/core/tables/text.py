@@ -5,6 +5,7 @@ from __future__ import annotations
 import codecs
 import csv
 import io
+import re
 import sys
 from array import array
 from collections import Counter
@@ -21,6 +22,7 @@ from reservoir_hw.core.tables.table import Table, as_number
 _PIECE = 1 << 20
 _SAMPLE = 100
 """So many rows tell what stands between columns, which sign is decimal, and where the names are."""
+_THOUSANDS = r"[+-]?[1-9]\d{0,2}(,\d{3})+"
 
 
 class _Row(NamedTuple):
@@ -52,7 +54,7 @@ def read_text(raw: bytes, config: ReadConfig, where: str) -> TextTable:
         raise ConfigurationError(f"{where}: there is no table in it")
     begin, header = _beginning(sample, _cells(comment, delimiter), config.header, delimiter, where)
     text.first = sample[begin].line if begin < len(sample) else sys.maxsize
-    return TextTable(text, delimiter, config.decimal or _decimal(sample[begin:]), header)
+    return TextTable(text, delimiter, config.decimal or _decimal(sample[begin:], where), header)
 
 
 class TextTable(Table):
@@ -208,9 +210,17 @@ def _is_number(cell: str) -> bool:
     return bool(cell) and (as_number(cell, ".") is not None or as_number(cell, ",") is not None)
 
 
-def _decimal(rows: Sequence[_Row]) -> str:
+def _decimal(rows: Sequence[_Row], where: str) -> str:
     numbers = [cell for row in rows for cell in row.cells if _is_number(cell)]
-    return "," if any("," in cell for cell in numbers) and not any("." in cell for cell in numbers) else "."
+    commas = [cell for cell in numbers if "," in cell]
+    if not commas or any("." in cell for cell in numbers):
+        return "."
+    if all(re.fullmatch(_THOUSANDS, cell.strip().strip('"')) for cell in commas):
+        raise ConfigurationError(
+            f"{where}: {commas[0]} may be a whole number of thousands: say `read: {{decimal: ','}}`, or take the "
+            "commas out"
+        )
+    return ","
 
 
 def _beginning(

@@ -24,7 +24,7 @@ from reservoir_hw.experiment.states.closed_loop import forecast
 from reservoir_hw.experiment.states.device_steps import driven_on
 from reservoir_hw.experiment.states.drive import driven
 from reservoir_hw.experiment.states.pace import begin
-from reservoir_hw.experiment.states.plan import SplitName, plan
+from reservoir_hw.experiment.states.plan import SplitName, goes_on, plan
 from reservoir_hw.experiment.states.progress import Progress, StepCounter, following
 from reservoir_hw.experiment.states.watch import about_counters
 from reservoir_hw.readout.configuration import Readout, StateReadoutConfig
@@ -187,7 +187,7 @@ def _answers(
     """Outputs for the test: of the readout, and of the one that is fitted here if that is wanted."""
     config = row.point.config
     training = config.training
-    splits: Sequence[SplitName] = ("train", "test") if refit or training.continuous else ("test",)
+    splits: Sequence[SplitName] = ("train", "test") if refit or goes_on(task, training) else ("test",)
     if task.closed_loop:
         splits = ("train",) if refit else ()
     begun, on_steps = None, following([device], counter.add)

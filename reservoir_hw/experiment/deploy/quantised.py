@@ -14,7 +14,7 @@ from reservoir_hw.core.reservoir import Reservoir
 from reservoir_hw.experiment.configuration.experiment import Point
 from reservoir_hw.experiment.states.closed_loop import forecast
 from reservoir_hw.experiment.states.drive import OnSteps, driven, predict_into
-from reservoir_hw.experiment.states.plan import plan
+from reservoir_hw.experiment.states.plan import goes_on, plan
 from reservoir_hw.readout.configuration import Readout
 from reservoir_hw.tasks.task import Evaluation, Task, Tokens
 
@@ -68,7 +68,7 @@ def series_metrics(
             config.training,
             chunk_steps=config.run.chunk_steps,
             max_batch=reservoir.spec.max_batch,
-            splits=("train", "test") if config.training.continuous else ("test",),
+            splits=("train", "test") if goes_on(task, config.training) else ("test",),
         )
         outputs = [np.zeros(task.test.targets.shape, np.float32) for _ in both]
         for chunk, states in driven(reservoir, bursts, on_steps, repetitions=config.training.repetitions):

@@ -48,7 +48,7 @@ from reservoir_hw.experiment.states.harvest import (
     stored,
 )
 from reservoir_hw.experiment.states.pace import about_progress, begin
-from reservoir_hw.experiment.states.plan import Burst, DriveChunk, plan_for, plan_of, steps_needed
+from reservoir_hw.experiment.states.plan import Burst, DriveChunk, goes_on, plan_for, plan_of, steps_needed
 from reservoir_hw.experiment.states.progress import StepCounter, following
 from reservoir_hw.experiment.states.record import Recorder
 from reservoir_hw.experiment.states.resuming import about_interruptions, changes_since
@@ -79,6 +79,8 @@ class InOnePass(Trainer):
                 raise ConfigurationError(f"a closed loop waits for each answer, and a device {why} does not")
             reservoir = config.reservoir.for_inputs(readout.channels(task))
             _check_register(reservoir, config, task)
+            if task.series is not None:
+                _check_range(reservoir, task)
         elif section == "readout":
             readout.check_task(task)
             nodes = getattr(config.reservoir.for_inputs(readout.channels(task)), "nodes", None)
@@ -425,12 +427,33 @@ def _check_register(reservoir: ReservoirConfig, config: ExperimentConfig, task: 
             f"{begins} {what}: the register would be learned from before it is full; {more}take fewer lags"
         )
     warmup = task.test.inputs.shape[1] - 1 if task.closed_loop else training.test_warmup_steps
-    if back > warmup and not training.continuous and (task.test_follows or task.closed_loop):
+    if back > warmup and not goes_on(task, training) and (task.test_follows or task.closed_loop):
         key = "task.closed_loop.warmup_steps" if task.closed_loop else "training.test_warmup_steps"
         raise ConfigurationError(
             f"{begins} {key} is {warmup + task.closed_loop}: the test would begin before the register is full; "
             f"set it to at least {back + task.closed_loop}, or take fewer lags"
         )
+
+
+def _check_range(reservoir: ReservoirConfig, task: Task) -> None:
+    """Raise `ConfigurationError` where a user's data leave the declared range of the device, before it is driven."""
+    limits, mask = getattr(reservoir, "input_range", None), reservoir.planned_mask()
+    if limits is None or reservoir.out_of_range == "clip":
+        return
+    drawn = None
+    if mask is not None:
+        drawn = mask.build(reservoir.inputs or task.inputs, task.inputs, seed=getattr(reservoir, "seed", 0))
+    for name, split in (("train", task.train), ("test", task.test)):
+        for row, end in enumerate(split.ends if split.inputs.shape[1] else ()):
+            u = split.inputs[row, : end + 1]
+            driven = u if drawn is None else drawn.apply(u)
+            beyond = ((driven < np.float32(limits[0])) | (driven > np.float32(limits[1]))).any(axis=1)
+            if beyond.any():
+                raise ConfigurationError(
+                    f"{task.place_of(name, row, int(beyond.argmax()))}: the inputs leave the range {limits[0]:g} to "
+                    f"{limits[1]:g} of the device there ({int(beyond.sum())} such rows in this series); give the scale "
+                    "a wider margin (task.scale.margin), or set reservoir.out_of_range=clip, which counts them"
+                )
 
 
 def check_recording(config: ExperimentConfig, task: Task) -> None:

@@ -12,7 +12,7 @@ from reservoir_hw.backends.simulated.population import on_threads
 from reservoir_hw.experiment.configuration.experiment import ExperimentConfig, Point
 from reservoir_hw.experiment.run.text_plan import gradient_of
 from reservoir_hw.experiment.states.drive import gathers, in_whole, learn, predict_into, predict_then_update_into
-from reservoir_hw.experiment.states.plan import DriveChunk
+from reservoir_hw.experiment.states.plan import DriveChunk, goes_on
 from reservoir_hw.experiment.states.watch import StateWatch
 from reservoir_hw.readout.configuration import GradientReadoutConfig, PrequentialReadout, Readout, StateReadoutConfig
 from reservoir_hw.tasks.task import Evaluation, Task
@@ -166,7 +166,7 @@ def _test(point: Point, task: Task, readout: Readout, chunk: DriveChunk, states:
     # Groups of sequences are tested after all of them have trained: what came last is not theirs.
     alone = chunk.place is not None and chunk.place.rows == slice(0, len(task.train.inputs))
     whole = task.train.in_one_piece and task.test.in_one_piece
-    continues = point.config.training.continuous and alone and whole
+    continues = goes_on(task, point.config.training) and alone and whole
     predict_then_update_into(cast(PrequentialReadout, readout), task, chunk, states, outputs, continues=continues)
 
 

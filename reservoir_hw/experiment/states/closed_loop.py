@@ -94,7 +94,13 @@ def _forecast(
     alive = np.ones(starts, dtype=bool)
     for step in range(steps):
         if step:
-            states = _step(reservoir, inputs, step)
+            try:
+                states = _step(reservoir, inputs, step)
+            except InputRangeError:
+                # Of a single one nothing is left to forecast; of several nobody knows which it was.
+                if starts > 1:
+                    raise
+                return result
             tell(starts)
             answers = _answers(readout, states, inputs)
         # Written so that NaN does not count as a small number.

@@ -66,13 +66,13 @@ def plan(
     """All bursts of the training split, then of the test split.
 
     Training inputs are driven `priming_passes` times before the pass that counts; the test starts from rest with the
-    last training inputs as a warm-up, unless it continues the training or is one of several sequences. At most
+    last training inputs as a warm-up, unless it goes on with the training or is one of several sequences. At most
     `max_batch` sequences are driven side by side; with `guard_steps` one after the other in a single burst, so many
     rest inputs (0) between them.
     Sequences of different lengths are driven to the end of the longest of their group: whole, or alone and in chunks.
     The repetitions of a burst follow each other.
     """
-    if training.continuous:
+    if goes_on(task, training):
         if task.train.inputs.shape[0] != task.test.inputs.shape[0]:
             raise ConfigurationError(
                 f"training.continuous: the test continues the training, but there are {task.train.inputs.shape[0]} "
@@ -100,6 +100,11 @@ def plan(
                 chunks += _chunks(task, training, names, slice(row, row + 1), chunk_steps)
             bursts.append(Burst(tuple(chunks)))
     return [burst.repeated(number) for burst in bursts for number in range(training.repetitions)]
+
+
+def goes_on(task: Task, training: TrainingConfig) -> bool:
+    """Whether the test is driven behind the training, without a reset."""
+    return training.continuous or task.goes_on
 
 
 def plan_of(point: Point, task: Task, *, chunk_steps: int | None = None, max_batch: int | None = None) -> list[Burst]:

@@ -45,6 +45,8 @@ class Series:
     group: str | None = None
     dtype: str = "float64"
     """That of the inputs in their source: those of a trace are driven as they are."""
+    first: int = 0
+    """Its first row in the recording."""
 
     @property
     def steps(self) -> int:
@@ -54,7 +56,7 @@ class Series:
     def part(self, first: int, stop: int) -> Series:
         """Some of its steps."""
         targets = None if self.targets is None else self.targets[first:stop]
-        return replace(self, inputs=self.inputs[first:stop], targets=targets)
+        return replace(self, inputs=self.inputs[first:stop], targets=targets, first=self.first + first)
 
 
 @dataclass
@@ -96,10 +98,12 @@ def of_files(config: DataSettings, patterns: str | Sequence[str], key: str) -> F
             raise ConfigurationError(
                 f"task.targets.file: {len(others)} files of targets for {len(paths)} of inputs: {targets.file}"
             )
+        if len(paths) > 1:
+            others = _beside(paths, others)
     labels = _labels_of(config, paths)
     found, periods = Found([], (), ()), {}
     for path, other in zip(paths, others, strict=True):
-        inputs, outputs, series, period = _of_file(config, path, other, labels.get(path.name), found.files)
+        inputs, outputs, series, period = _of_file(config, path, other, labels.get(path), found.files)
         if found.series and list(inputs) != list(found.inputs):
             raise ConfigurationError(
                 f"task.inputs: {path} has the columns {', '.join(inputs)}, and {paths[0]} {', '.join(found.inputs)}"
@@ -121,6 +125,18 @@ def of_files(config: DataSettings, patterns: str | Sequence[str], key: str) -> F
         joined = [np.concatenate([getattr(one, name) for one in whole]) for name in _parts_of(whole[0])]
         found.series = [Series(str(whole[0].where), joined[0], joined[1] if len(joined) > 1 else None)]
     return found
+
+
+def _beside(paths: Sequence[Path], others: Sequence[Path]) -> list[Path]:
+    """The file of targets for each of inputs: that of the same name, whatever it ends in."""
+    of_name = {path.stem: path for path in others}
+    alone = [path.stem for path in paths if path.stem not in of_name]
+    if alone or len({path.stem for path in paths}) < len(paths):
+        raise ConfigurationError(
+            f"task.targets.file: which file belongs to which is told by their names, and {(alone or ['a name'])[0]} is "
+            f"not there once among {', '.join(sorted(of_name)[:4])}"
+        )
+    return [of_name[path.stem] for path in paths]
 
 
 def _parts_of(series: Series) -> list[str]:
@@ -272,30 +288,31 @@ def _pieces(source: Source, config: DataSettings, rows: int) -> tuple[list[slice
     return [slice(first, stop) for first, stop in itertools.pairwise(ends)], usual
 
 
-def _labels_of(config: DataSettings, paths: Sequence[Path]) -> Mapping[str, tuple[str, str | None]]:
-    """Class and group of each file by its name, where a table has them."""
+def _labels_of(config: DataSettings, paths: Sequence[Path]) -> Mapping[Path, tuple[str, str | None]]:
+    """Class and group of each file, where a table has them: by its name, with as many folders as the table says."""
     labels = config.labels
     if not isinstance(labels, LabelsConfig) or labels.file is None:
         return {}
-    table = found_file(labels.file, "task.labels.file")
+    table, key = found_file(labels.file, "task.labels.file"), "task.labels.file"
     with opened(table, config.read) as source:
-        names, classes = (
-            source.texts(one, f"task.labels.{key}") for key, one in (("name", labels.name), ("label", labels.label))
-        )
+        names, classes = source.texts(labels.name, "task.labels.name"), source.texts(labels.label, "task.labels.label")
         groups = [None] * len(names) if labels.group is None else source.texts(labels.group, "task.labels.group")
-    found = {Path(name).name: (own, group) for name, own, group in zip(names, classes, groups, strict=True)}
-    if len(found) < len(names):
-        twice = next(name for name in names if names.count(name) > 1)
-        raise ConfigurationError(f"task.labels.file: {table} names {twice} more than once")
-    here = {path.name for path in paths}
     tests = config.test.files if isinstance(config.test, TestConfig) else None
-    known = here | {path.name for path in paths_of(tests, "task.test.files")} if tests else here
-    if without := sorted(here - set(found)):
-        raise ConfigurationError(f"task.labels.file: {table} has no label for {', '.join(without[:4])}")
-    if lost := sorted(set(found) - known):
-        raise ConfigurationError(
-            f"task.labels.file: {table} has labels for files that are not there: {', '.join(lost[:4])}"
-        )
+    known = [*paths, *(paths_of(tests, "task.test.files") if tests else ())]
+    found: dict[Path, tuple[str, str | None]] = {}
+    for name, own, group in zip(names, classes, groups, strict=True):
+        parts = Path(name).parts
+        meant = [path for path in dict.fromkeys(known) if parts and path.parts[-len(parts) :] == parts]
+        if len(meant) != 1:
+            several = ", ".join(map(str, meant[:4])) or "none that is there"
+            raise ConfigurationError(f"{key}: {table}: {name!r} stands for one file, and here it is {several}")
+        if meant[0] in found:
+            raise ConfigurationError(f"{key}: {table} names {name} more than once")
+        if not own.strip():
+            raise ConfigurationError(f"{key}: {table} has an empty label for {name}")
+        found[meant[0]] = own, group
+    if without := [str(path) for path in paths if path not in found]:
+        raise ConfigurationError(f"{key}: {table} has no label for {', '.join(without[:4])}")
     return found
 
 
@@ -321,7 +338,7 @@ def _labels_in(source: Source, name: str, count: int, path: Path) -> list[str]:
 def _text(value: Any) -> str:
     if isinstance(value, bytes):
         return value.decode(errors="replace")
-    return f"{value:g}" if isinstance(value, float) else str(value)
+    return str(int(value)) if isinstance(value, float) and value.is_integer() else str(value)
 
 
 def _of_call(config: DataSettings) -> Found:
@@ -441,12 +458,16 @@ def _with_targets(found: Found, config: DataSettings) -> Found:
         ]
         # The names of the inputs are for what can be fed back as the next one.
         found.outputs = [found.inputs[k] if ahead == 1 else f"{found.inputs[k]} +{ahead}" for k in at]
+    for what, names in (("inputs", found.inputs), ("targets", found.outputs)):
+        if len(set(names)) < len(names):
+            twice = next(name for name in names if list(names).count(name) > 1)
+            raise ConfigurationError(f"task.{what}: several columns are called {twice!r}: give each a name of its own")
     skip = isinstance(targets, TargetsConfig) and targets.missing == "skip"
     for one in found.series:
         if one.steps < 2:
             raise ConfigurationError(f"{one.where} has {one.steps} rows: a series has at least 2")
         if one.targets is None:
-            if one.label is None:
+            if not (one.label or "").strip():
                 raise ConfigurationError(f"{one.where} has neither targets nor a label")
             continue
         rows = np.isnan(one.targets).any(axis=1)

@@ -92,7 +92,7 @@ def _rows(series: Sequence[Series], first: int, stop: int) -> Parts:
     train = [part for part in (before, behind) if part.steps >= 2]
     if not train:
         raise ConfigurationError(f"task.test: rows {first} to {stop} leave nothing of {one.where} to learn from")
-    return Parts(train, [one.part(first, stop)], follows=train == [before] or (len(train) == 1 and stop == one.steps))
+    return Parts(train, [one.part(first, stop)], follows=len(train) == 1 and train[0] is before)
 
 
 def _fold(series: Sequence[Series], folds: FoldsConfig, number: int, washout: int) -> Parts:

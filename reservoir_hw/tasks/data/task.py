@@ -6,7 +6,7 @@ import hashlib
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
@@ -67,6 +67,7 @@ class Data(Task):
         self._config, self._outputs = config, tuple(found.outputs)
         self.sequences = {"train": [one.where for one in parts.train], "test": [one.where for one in parts.test]}
         """Where the sequences of the two splits come from."""
+        self._firsts = {"train": [one.first for one in parts.train], "test": [one.first for one in parts.test]}
         self.classes = tuple(sorted({one.label for one in parts.train if one.label is not None}))
         if unknown := {one.label for one in parts.test} - {*self.classes, None}:
             raise ConfigurationError(f"task.labels: the class {min(map(str, unknown))!r} is in the test only")
@@ -91,11 +92,12 @@ class Data(Task):
             self.input_range = (-1.0, 1.0)
         self.score = "valid_steps" if self.closed_loop else "accuracy" if self.classes else "nrmse"
         self.larger_is_better = self.score != "nrmse"
-        self.inputs_digest = _digest(self.train, self.test, "inputs")
+        self.goes_on = parts.follows and not self.closed_loop
+        self.inputs_digest = _digest(self.train, self.test)
         self.facts = {
             "files": {"/".join(Path(file).parts[-2:]): digest for file, digest in found.files.items()},
-            "inputs_sha256": self.inputs_digest,
-            "targets_sha256": _digest(self.train, self.test, "targets"),
+            "inputs_sha256": _digest_of(parts, "inputs"),
+            "targets_sha256": _digest_of(parts, "targets"),
             "rows": {name: sum(one.steps for one in part) for name, part in vars(parts).items() if name != "follows"},
             "series": {"train": len(parts.train), "test": len(parts.test)},
             "inputs": list(found.inputs),
@@ -165,6 +167,10 @@ class Data(Task):
         if loop is not None and loop.starts == 1:
             found.append("closed_loop has one start: a single forecast says little, take more `starts`")
         return found
+
+    def place_of(self, split: Literal["train", "test"], row: int, step: int) -> str:
+        """The recording, and its row."""
+        return f"{self.sequences[split][row]}, row {self._firsts[split][row] + step} (0 is the first row of numbers)"
 
     def validation(self, share: float) -> Task:
         """The same, with a share of the training series as its test, or their end; scaled by what is left of them."""
@@ -271,13 +277,24 @@ def _forecast_parts(series: Sequence[Series], config: DataSettings) -> Parts:
     return Parts([one.part(0, cut)], pieces)
 
 
-def _digest(train: Split, test: Split, name: str) -> str:
-    """Of the series themselves, without their padding."""
+def _digest(train: Split, test: Split) -> str:
+    """Of the inputs as they are driven, without their padding."""
     digest = hashlib.sha256()
     for split in (train, test):
-        array = getattr(split, name)
+        array = split.inputs
         for row in range(len(array)):
             stop = array.shape[1] if split.lengths is None else int(split.lengths[row])
             digest.update(f"{stop} {array.shape[2]} {array.dtype}".encode())
             digest.update(np.ascontiguousarray(array[row, :stop]).data)
+    return digest.hexdigest()
+
+
+def _digest_of(parts: Parts, name: str) -> str:
+    """Of the user's numbers, or classes: a scale hides that all are twice as large."""
+    digest = hashlib.sha256()
+    for one in [*parts.train, *parts.test]:
+        values = getattr(one, name)
+        digest.update(f"{one.label} {one.steps}".encode() if name == "targets" else f"{one.steps}".encode())
+        if values is not None:
+            digest.update(np.ascontiguousarray(values).data)
     return digest.hexdigest()

@@ -420,3 +420,92 @@ def test_no_task_drives_a_series_behind_another() -> None:
         except ReservoirError:
             continue
         assert task.test_follows == (len(task.train.inputs) == 1 == len(task.test.inputs)), kind
+
+
+def film_file(film: Film, **more: Any) -> dict[str, Any]:
+    device = {"kind": "python", "mode": "step", "call": film.step, "reset_call": film.reset, "nodes": 8, "inputs": 1}
+    return {**device, "continuity": "held", "simulated": True, **more}
+
+
+def test_one_series_is_one_drive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    film, u = Film(), RNG.uniform(-1, 1, (600, 1))
+    result = run({"inputs": u, "targets": lagged(u)}, reservoir=film_file(film))
+    assert film.steps == result.provenance["rows"][0]["reservoir"]["counters"]["steps"] == 600
+
+
+def test_rows_beyond_a_device_are_told_before_it_is_driven(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    film, u = Film(), RNG.uniform(-1, 1, (600, 1))
+    u[590] = 7
+    with pytest.raises(ConfigurationError, match=r"the series, row 590 .* leave the range -1 to 1 .* \(1 such rows"):
+        run({"inputs": u, "targets": u}, reservoir=film_file(film, input_range=(-1, 1)))
+    assert film.steps == 0
+    clipped = run({"inputs": u, "targets": u}, reservoir=film_file(film, input_range=(-1, 1), out_of_range="clip"))
+    assert any("1 of 600 input values were clipped" in warning for warning in clipped.warnings)
+
+
+def test_a_test_at_the_beginning_or_in_the_middle() -> None:
+    u = np.arange(300.0)[:, None]
+    for rows, parts in (((0, 100), 1), ((1, 100), 1), ((100, 200), 2)):
+        task = Data(inputs=u, targets=u, test={"rows": rows})
+        assert (len(task.train.inputs), task.goes_on) == (parts, False)
+    assert Data(inputs=u, targets=u, test={"rows": (200, 300)}).goes_on
+
+
+def test_classes_are_told_apart_by_their_whole_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    labels = np.array([20240101.0, 20240102.0, 20250101.0, 0.1 + 0.2] * 6)
+    np.savez(tmp_path / "trials.npz", X=RNG.uniform(-1, 1, (len(labels), 20, 1)), kind=labels)
+    task = Data(files="trials.npz", inputs={"array": "X"}, labels={"label": "kind"}, test=0.4)
+    assert task.classes == ("0.30000000000000004", "20240101", "20240102", "20250101")
+
+
+def test_files_belong_together_by_their_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for folder in ("u", "y", "z"):
+        (tmp_path / folder).mkdir()
+    for number in range(11):
+        write_csv(tmp_path / f"u/run{number}.csv", {"u": np.full(20, number)})
+        np.save(tmp_path / f"y/run{number}.npy", np.full(20, number) + RNG.uniform(-0.1, 0.1, 20))
+        np.save(tmp_path / f"z/run{number:02d}.npy", np.full(20, number))
+    task = Data(files="u/*.csv", targets={"file": "y/*.npy"}, scale={"inputs": "none", "targets": "none"})
+    np.testing.assert_allclose(task.train.inputs, task.train.targets, atol=0.11)
+    with pytest.raises(ConfigurationError, match="told by their names, and run0 is not there"):
+        Data(files="u/*.csv", targets={"file": "z/*.npy"})
+    for rows, said in (
+        ((("run0.csv", "a"), ("run1.csv", " ")), "an empty label for run1.csv"),
+        ((("run0.csv", "a"), ("run0.csv", "b")), "names run0.csv more than once"),
+        ((("run0.csv", "a"), ("run99.csv", "b")), "'run99.csv' stands for one file, and here it is none"),
+        ((("run0.csv", "a"),), "has no label for u/run1.csv"),
+    ):
+        write_csv(tmp_path / "labels.csv", dict(zip(("file", "label"), zip(*rows, strict=True), strict=True)))
+        with pytest.raises(ConfigurationError, match=said):
+            Data(files="u/run[01].csv", labels={"file": "labels.csv"})
+    (tmp_path / "v").mkdir()
+    write_csv(tmp_path / "v/run0.csv", {"u": np.arange(20)})
+    write_csv(tmp_path / "labels.csv", {"file": ["u/run0.csv", "v/run0.csv"], "label": ["a", "b"]})
+    assert Data(files="?/run0.csv", labels={"file": "labels.csv"}, test="none").classes == ("a", "b")
+
+
+def test_targets_that_are_twice_as_large_are_others() -> None:
+    u = RNG.uniform(-1, 1, (100, 1))
+    one, other = Data(inputs=u, targets=u), Data(inputs=u, targets=2 * u)
+    assert one.facts["inputs_sha256"] == other.facts["inputs_sha256"]
+    assert one.facts["targets_sha256"] != other.facts["targets_sha256"]
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ('u;y\n"1,524";1\n999;2\n"2,626";3\n5;4\n', "1,524 may be a whole number of thousands"),
+        ("u,u,y\n1,2,3\n2,3,4\n3,4,5\n4,5,6\n", "several columns are called 'u'"),
+    ],
+)
+def test_what_could_be_read_in_two_ways_is_asked(
+    text: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "a.csv").write_text(text)
+    with pytest.raises(ConfigurationError, match=said):
+        Data(files="a.csv", targets={"columns": ["y"]})

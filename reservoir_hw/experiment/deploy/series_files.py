@@ -96,20 +96,23 @@ def read_series(
 
 
 def numbers(lines: Iterable[str], name: str, names: Sequence[str] = ()) -> Iterator[tuple[int, np.ndarray]]:
-    """Number of a line, and the numbers (channels,) in it. Empty lines and comments (#) are passed over.
+    """Number of a line, and the numbers (channels,) in it. Comments (#) are passed over, and empty lines at the ends.
 
     Commas, semicolons and white space separate. A first line that is no row of numbers names the columns, where the
     model has `names` for its inputs: those are taken, in the model's order. Raises `ConfigurationError` for what is no
-    number, and for a header without all names.
+    number, for an empty line between others, and for a header without all names.
     """
-    begun, order, width = False, None, 0
+    begun, order, width, empty = False, None, 0, 0
     try:
         for number, line in enumerate(lines, 1):
             # Windows programs begin a text with a byte order mark.
             text = (line.removeprefix("\ufeff") if number == 1 else line).partition("#")[0]
             words = text.translate(_SEPARATORS).split()
             if not words:
+                empty = empty or (number if begun and "#" not in line else 0)
                 continue
+            if empty:
+                raise ConfigurationError(f"{name}:{empty}: the line is empty: each row needs all its inputs")
             found = [_number(word) for word in words]
             row = [one for one in found if one is not None]
             first, begun = not begun, True

@@ -6,7 +6,7 @@ import contextlib
 import itertools
 import os
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TextIO
@@ -20,6 +20,7 @@ from reservoir_hw.core.errors import ConfigurationError
 if TYPE_CHECKING:
     import numpy as np
 
+    from reservoir_hw.core.tables.configuration import ReadConfig
     from reservoir_hw.experiment.states.progress import Progress
     from reservoir_hw.readout.edge import EdgeRunner
     from reservoir_hw.readout.edge.manifest import Manifest
@@ -46,6 +47,7 @@ def infer(
     decimal: Annotated[
         str | None, typer.Option(metavar=".|,", help="Decimal sign of a text. (default: as it looks)")
     ] = None,
+    skip_lines: Annotated[int, typer.Option(min=0, metavar="N", help="At the top of a text, not looked at.")] = 0,
     forecast: Annotated[
         int | None,
         typer.Option(min=1, metavar="N", help="Answer with N steps that the model, fed with its answers, goes on."),
@@ -93,6 +95,7 @@ def infer(
         require_place,
         require_times,
     )
+    from reservoir_hw.experiment.deploy.series_files import read_options
     from reservoir_hw.readout.edge import EdgeRunner
 
     timed = latency or figure is not None
@@ -129,8 +132,10 @@ def infer(
             elif prompt is not None:
                 raise ConfigurationError(f"{runner.manifest.model} reads series, not text: give --input, no --prompt")
             else:
-                options = {"array": array, "delimiter": delimiter, "decimal": decimal}
-                _series(runner, input_ or "-", output, facts, options, forecast=forecast, timed=timed, json=json)
+                if skip_lines and (input_ or "-") == "-":
+                    raise ConfigurationError("--skip-lines is for a file or a folder: give it with --input")
+                read = read_options(delimiter, decimal, skip_lines)
+                _series(runner, input_ or "-", output, facts, read, array, forecast=forecast, timed=timed, json=json)
             stages = runner.latency()
             facts["clipped"] = runner.clipped
             if timed:
@@ -172,7 +177,8 @@ def _series(
     source: str,
     output: str,
     facts: dict[str, Any],
-    options: Mapping[str, str | None],
+    read: ReadConfig,
+    array: str | None,
     *,
     forecast: int | None,
     timed: bool,
@@ -222,7 +228,7 @@ def _series(
             empty = np.zeros((1, 0, *manifest.output.shape), np.float32)
             found.append(Answered(file, np.concatenate(answered, 1) if answered else empty))
         else:
-            given = _given(manifest, source, options)
+            given = _given(manifest, source, read, array)
             batches, steps = (max(axis) for axis in zip(*(inputs.shape[:2] for inputs in given.values()), strict=True))
             if batches > 1 and not (to_npy or in_facts or labels):
                 raise ConfigurationError(f"csv holds one sequence, and there are {batches}: --output FILE.npy")
@@ -250,11 +256,11 @@ def _series(
     put(found)
 
 
-def _given(manifest: Manifest, source: str, options: Mapping[str, str | None]) -> dict[str, np.ndarray]:
+def _given(manifest: Manifest, source: str, read: ReadConfig, array: str | None) -> dict[str, np.ndarray]:
     """Series (batch, time, inputs) by the names of their files: all are read before anything is driven."""
     import numpy as np
 
-    from reservoir_hw.experiment.deploy.series_files import numbers, read_options, read_series, series_paths
+    from reservoir_hw.experiment.deploy.series_files import numbers, read_series, series_paths
 
     if source == "-":
         names = () if manifest.series is None else manifest.series.input_names
@@ -262,9 +268,8 @@ def _given(manifest: Manifest, source: str, options: Mapping[str, str | None]) -
         if len({len(row) for row in rows}) != 1:
             raise ConfigurationError("stdin: no rows of numbers, or of different lengths")
         return {"stdin": np.stack(rows)[None]}
-    read = read_options(options["delimiter"], options["decimal"])
     return {
-        path.name: read_series(path, manifest, read, options["array"], lambda said: typer.echo(said, err=True))
+        path.name: read_series(path, manifest, read, array, lambda said: typer.echo(said, err=True))
         for path in series_paths(Path(source))
     }
 

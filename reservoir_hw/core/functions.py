@@ -99,6 +99,19 @@ def without_digest(target: str) -> str:
     return target.partition("@")[0]
 
 
+def source_of(target: str, key: str, what: str = "function") -> str:
+    """A digest of the source of a function or class, and of its bases in the same package, as they are now.
+
+    What a program has given has its own in its name. Raises `ConfigurationError` as `import_function`.
+    """
+    if "@" in target:
+        return target.partition("@")[2]
+    found: Any = import_function(target, key, what)
+    package = target.partition(":")[0].partition(".")[0]
+    bases = [one for one in getattr(found, "__mro__", ())[1:] if one.__module__.partition(".")[0] == package]
+    return hashlib.sha256(" ".join(map(_digest, [found, *bases])).encode()).hexdigest()[:12]
+
+
 def _no_longer_given(target: str, key: str, what: str, why: str) -> ConfigurationError:
     return ConfigurationError(
         f"{key}: {without_digest(target)!r} was given by a Python program, and {why}; give the {what} again, or "

@@ -397,7 +397,7 @@ def test_refusals(folder: Path, tmp_path: Path) -> None:
     (tmp_path / "huge.npy").write_bytes(huge)
     assert "huge.npy cannot be read: mmap length" in refused(series, *own, "--input", tmp_path / "huge.npy")
     assert "nothing at this path" in refused(tmp_path / "none.rhw", *own)
-    assert "stdin:3: the inputs of a step must be finite" in refused(series, *own, text="0.1\n\nnan\n")
+    assert "stdin:3: the inputs of a step must be finite" in refused(series, *own, text="\n0.1\nnan\n")
     assert "stdin:2: 2 numbers, but the model takes 1" in refused(series, *own, text="0.1\n0.1,0.2\n")
     assert "stdin:2: 'abc' is not a row of numbers" in refused(series, *own, text="0.1\nabc\n")
     assert "stdin:1: 'u,v' is not a row of numbers; a header is for models" in refused(series, *own, text="u,v\n0.1\n")
@@ -412,6 +412,13 @@ def test_refusals(folder: Path, tmp_path: Path) -> None:
     np.save(tmp_path / "objects.npy", np.array([{}], dtype=object), allow_pickle=True)
     assert "objects.npy" in refused(series, *own, "--input", tmp_path / "objects.npy")
     assert "not among the 5 of the vocabulary" in refused(text, "--reservoir", folder / "laerc.yaml", "--prompt", "xyz")
+
+
+def test_an_empty_line_between_others_is_refused(folder: Path) -> None:
+    """It would shift the answers behind it. One at the end is the end of many texts."""
+    given = [folder / "narma.rhw", "--reservoir", folder / "narma.yaml"]
+    assert rows(call("infer", *given, text="\n# u\n0.1\n# more\n0.2\n\n \n").stdout).shape == (2, 1)
+    assert "stdin:2: the line is empty" in refused(*given, text="0.1\n,\n \n0.2\n")
 
 
 def test_a_damaged_bundle(folder: Path, tmp_path: Path) -> None:

@@ -42,9 +42,9 @@ def series_paths(given: Path) -> list[Path]:
     return found
 
 
-def read_options(delimiter: str | None, decimal: str | None) -> ReadConfig:
+def read_options(delimiter: str | None, decimal: str | None, skip_lines: int = 0) -> ReadConfig:
     """How text files are written, where their look does not say it."""
-    given = {"delimiter": delimiter, "decimal": decimal}
+    given = {"delimiter": delimiter, "decimal": decimal, "skip_lines": skip_lines}
     return validate(ReadConfig, Document.from_mapping(given, "the command line (--delimiter, --decimal)"))
 
 
@@ -57,8 +57,9 @@ def read_series(
 ) -> np.ndarray:
     """Series (sequences, time, inputs) of a file, with the columns that the model takes, in float64.
 
-    A table with a header gives columns by name to a model that has names for them, whatever else it holds. Anything
-    else must have as many columns as the model. `array` names one of several in a file. `tell` gets a remark on a
+    A table with a header gives columns by name to a model that has names for them, whatever else it holds. Where the
+    names are numbers of columns, anything with more columns gives them by number. Anything else must have as many
+    columns as the model. `array` names one of several in a file. `tell` gets a remark on a
     header that is passed over.
 
     Raises `ConfigurationError` for other columns than the model's, and for a cell that is empty or no number.
@@ -76,6 +77,8 @@ def read_series(
             columns = choose(source, ColumnsConfig(array=array, columns=list(names)), "--input")
         else:
             columns = choose(source, ColumnsConfig(array=array), "--input")
+            if not source.header and (chosen := by_number(names, len(columns.numbers))):
+                columns = columns.only(chosen)
             if len(columns.numbers) != width:
                 told = f" ({', '.join(names)})" if names else ""
                 raise ConfigurationError(
@@ -95,21 +98,30 @@ def read_series(
     return values
 
 
+def by_number(names: Sequence[str], width: int) -> list[int]:
+    """Which of `width` columns without names the model takes, whose own had none; empty where it takes all."""
+    found = [int(name) for name in names if name.isdecimal()]
+    return found if found and len(found) == len(names) < width and max(found) < width else []
+
+
 def numbers(lines: Iterable[str], name: str, names: Sequence[str] = ()) -> Iterator[tuple[int, np.ndarray]]:
-    """Number of a line, and the numbers (channels,) in it. Empty lines and comments (#) are passed over.
+    """Number of a line, and the numbers (channels,) in it. Comments (#) are passed over, and empty lines at the ends.
 
     Commas, semicolons and white space separate. A first line that is no row of numbers names the columns, where the
     model has `names` for its inputs: those are taken, in the model's order. Raises `ConfigurationError` for what is no
-    number, and for a header without all names.
+    number, for an empty line between others, and for a header without all names.
     """
-    begun, order, width = False, None, 0
+    begun, order, width, empty = False, None, 0, 0
     try:
         for number, line in enumerate(lines, 1):
             # Windows programs begin a text with a byte order mark.
             text = (line.removeprefix("\ufeff") if number == 1 else line).partition("#")[0]
             words = text.translate(_SEPARATORS).split()
             if not words:
+                empty = empty or (number if begun and "#" not in line else 0)
                 continue
+            if empty:
+                raise ConfigurationError(f"{name}:{empty}: the line is empty: each row needs all its inputs")
             found = [_number(word) for word in words]
             row = [one for one in found if one is not None]
             first, begun = not begun, True
@@ -121,7 +133,7 @@ def numbers(lines: Iterable[str], name: str, names: Sequence[str] = ()) -> Itera
                 raise ConfigurationError(f"{name}:{number}: {line.strip()[:60]!r} is not a row of numbers{advice}")
             if order is not None and len(row) != width:
                 raise ConfigurationError(f"{name}:{number}: {len(row)} numbers, and the first line names {width}")
-            yield number, np.array(row) if order is None else np.array(row)[order]
+            yield number, np.array(row)[order or by_number(names, len(row)) or slice(None)]
     except UnicodeDecodeError:
         raise ConfigurationError(f"{name} is no text in UTF-8: give lines of numbers, or a file as .npy") from None
 
@@ -155,8 +167,13 @@ def header_of(series: SeriesFormat | None, *more: str) -> str:
 
 
 def lines_of(answered: Sequence[Answered], series: SeriesFormat | None, *, folder: bool) -> Iterator[str]:
-    """Answers as csv: a line for each step, or one with the class of each series; in a `folder` with its file."""
+    """Answers as csv: a line for each step, or one with the class of each series; in a `folder` with its file.
+
+    A header stands above outputs that have names, and above the classes of a folder.
+    """
     if series is not None and series.classes:
+        if folder:
+            yield _joined(["file", "label"])
         for file, outputs in answered:
             for one in outputs:
                 yield _joined([*([file] if folder else []), series.class_of(one)])

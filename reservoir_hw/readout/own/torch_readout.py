@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from reservoir_hw.core.errors import ConfigurationError, ReservoirError
-from reservoir_hw.core.functions import import_function, without_digest
+from reservoir_hw.core.functions import import_function, source_of, without_digest
 from reservoir_hw.readout.linear.errors import NotSolved
 from reservoir_hw.readout.linear.feature_scale import FeatureScale
 from reservoir_hw.readout.linear.training_chunks import Widths
@@ -80,6 +80,7 @@ class TorchReadout(GatheredReadout):
         self._network: nn.Module | None = None
         self._result: TrainingResult | None = None
         self._samples = 0
+        self._source = ""
 
     def network_for(self, nodes: int, inputs: int, outputs: int) -> StandardisedModule:
         """The untrained module for so many nodes, inputs that are read and outputs. Its weights depend on `seed` alone.
@@ -133,6 +134,7 @@ class TorchReadout(GatheredReadout):
         """Train the module as `options` say; the states are forgotten then."""
         assert self.options is not None, "a training has options"
         widths, config = self.widths, self.config
+        self._source = source_of(config.module, "module", "class")
         network = self.network_for(widths.nodes, widths.inputs, widths.outputs)
         states, targets = self._windows(self.options.context)
         known = np.logical_not(np.any(np.isnan(targets), axis=2))
@@ -216,6 +218,7 @@ class TorchReadout(GatheredReadout):
             path,
             readout=self.config.model_dump(mode="json"),
             widths=[widths.nodes, widths.inputs, widths.outputs],
+            source=self._source,
             samples=self._samples,
             repetitions=self.repetitions_,
         )
@@ -225,6 +228,13 @@ class TorchReadout(GatheredReadout):
         """The trained readout of a file. Raises `ConfigurationError` where its class is not what it was."""
         _, facts = read_tensors(Path(path), WEIGHTS)
         readout = cls(settings_of(facts["readout"]))
+        target = readout.config.module
+        readout._source = source_of(target, "module", "class")
+        if facts.get("source") != readout._source:
+            raise ConfigurationError(
+                f"{without_digest(target)} has changed since the run that wrote {os.fspath(path)}: its weights are "
+                "those of another class; run the experiment again"
+            )
         readout.known_widths = Widths(*facts["widths"])
         readout._samples, readout.repetitions_ = facts["samples"], facts["repetitions"]
         network = readout.network_for(*facts["widths"])

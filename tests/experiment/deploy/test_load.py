@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import gc
+import importlib
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +14,8 @@ from safetensors.numpy import load_file
 from reservoir_hw import Experiment, load_model
 from reservoir_hw.core.errors import ConfigurationError, NotSupported
 from reservoir_hw.core.reservoir_config import open_reservoir
+from reservoir_hw.experiment.deploy.evaluate import evaluate
+from reservoir_hw.experiment.deploy.export import export_run
 
 TEXT = "the cat sees the dog. the dog sees the cat that runs. " * 40
 
@@ -63,3 +67,45 @@ def test_a_readout_answers_as_in_the_run(kind: str, tmp_path: Path) -> None:
     with open_reservoir(esn, inputs=1) as device:
         states = device.run(np.concatenate([task.train.inputs[:, -200:], task.test.inputs], axis=1))[:, 200:]
     np.testing.assert_allclose(load_model(result.folder).predict(states), np.load(result.folder / "outputs/000.npy"))
+
+
+NET = """
+from torch import nn
+
+class Base(nn.Module):
+    def forward(self, states):
+        return 2.0 * self.read(states)
+
+class Net(Base):
+    def __init__(self, nodes, outputs):
+        super().__init__()
+        self.read = nn.Linear(nodes, outputs)
+"""
+
+
+@pytest.mark.parametrize("edit", [("2.0", "3.0"), ("(nodes, outputs)\n", "(nodes, outputs)\n        # another\n")])
+def test_a_class_that_was_edited_since_the_run(
+    edit: tuple[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The weights fit, and the answers would be others."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delitem(sys.modules, "net_of_a_lab", raising=False)
+    Path("net_of_a_lab.py").write_text(NET)
+    run = Experiment(
+        {
+            "task": {"kind": "narma", "train_steps": 200, "test_steps": 60},
+            "reservoir": {"kind": "esn", "nodes": 10},
+            "readout": {"kind": "torch", "module": "net_of_a_lab:Net"},
+            "training": {"gradient": {"epochs": 1, "context": 20, "batch": 4, "accelerator": "cpu"}},
+        }
+    ).run(report=False).folder  # fmt: skip
+    load_model(run)
+    Path("net_of_a_lab.py").write_text(NET.replace(*edit))
+    monkeypatch.delitem(sys.modules, "net_of_a_lab")
+    importlib.invalidate_caches()
+    for use in (load_model, evaluate, lambda run: export_run(run, "model.rhw")):
+        with pytest.raises(
+            ConfigurationError, match=r"^net_of_a_lab:Net has changed since the run .* experiment again$"
+        ):
+            use(run)
+    assert not Path("model.rhw").exists()

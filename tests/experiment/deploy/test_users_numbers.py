@@ -215,6 +215,37 @@ def _written(text: str, place: Path) -> Path:
     return place / "found.csv"
 
 
+def test_columns_by_number(tmp_path: Path) -> None:
+    """What had no names in the run has none here: its own file is taken as it is, and its columns alone, too."""
+    table = np.random.default_rng(0).uniform(-1, 1, (200, 3))
+    np.save(tmp_path / "table.npy", table)
+    text = "\n".join(",".join(map(str, row)) for row in table)
+    (tmp_path / "table.csv").write_text(f"measured today, 3\n{text}\n")
+    columns = "inputs: {columns: [2, 0]}, targets: {columns: [1]}"
+    task = "{kind: data, files: FOLDER/table.csv, read: {skip_lines: 1}, " + columns + "}"
+    run = run_of(tmp_path, EXPERIMENT.replace("{kind: measured, file: FOLDER/table.csv}", task))
+    run.rename(tmp_path / "chosen.run")
+    export_run(tmp_path / "chosen.run", tmp_path / "chosen.rhw")
+    np.save(tmp_path / "alone.npy", table[:, [2, 0]])
+    found = [
+        infer(tmp_path, "chosen", *options, text=text).stdout
+        for options in (
+            ["--input", tmp_path / "table.csv", "--skip-lines", 1],
+            ["--input", tmp_path / "table.npy"],
+            ["--input", tmp_path / "alone.npy"],
+            [],
+        )
+    ]
+    answers = [numbers(one, "1") for one in found]
+    assert answers[0].shape == (200, 1)
+    for other in answers[1:]:
+        np.testing.assert_allclose(other, answers[0], rtol=1e-5)
+    np.save(tmp_path / "narrow.npy", table[:, :1])
+    said = infer(tmp_path, "chosen", "--input", tmp_path / "narrow.npy", code=2).stderr
+    assert "has 1 columns, and RidgeReadout takes 2 (2, 0)" in said
+    assert "--skip-lines is for a file" in infer(tmp_path, "chosen", "--skip-lines", 1, text=text, code=2).stderr
+
+
 # ---- classes and forecasts
 
 
@@ -227,7 +258,7 @@ def test_classes(folder: Path, tmp_path: Path) -> None:
     for number, trial in enumerate(trials()[16:]):
         pd.DataFrame(trial[:, ::-1], columns=INPUTS[::-1]).to_csv(place / f"{number}.csv", index=False)
     said = infer(folder, "classes", "--input", place).stdout
-    assert said.splitlines() == [
+    assert said.splitlines() == ["file,label"] + [
         f'{number}.csv,"{label}"' if "," in label else f"{number}.csv,{label}" for number, label in enumerate(labels)
     ]
     assert infer(folder, "classes", "--input", place / "1.csv").stdout == "falling\n"

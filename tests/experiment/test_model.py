@@ -22,6 +22,7 @@ from reservoir_hw import Experiment, ReservoirModel, open_reservoir
 from reservoir_hw.core.errors import ConfigurationError, DeviceError, NotOpen, ShapeError
 from reservoir_hw.core.reservoir_config import build_reservoir, reservoir_config
 from reservoir_hw.readout.edge import EdgeRunner
+from reservoir_hw.tasks.data.metrics import of_numbers
 
 ESN = {"kind": "esn", "nodes": 20, "leak_rate": 0.9, "seed": 3}
 CELL = {
@@ -367,3 +368,24 @@ def test_what_cannot_be_is_told_in_a_sentence(
 ) -> None:
     with pytest.raises((ConfigurationError, ShapeError, NotOpen, ValueError), match=told):
         wrong(model, *recording())
+
+
+@pytest.mark.parametrize(
+    ("targets", "outputs", "found"),
+    [
+        ([0.1, 0.1, 0.1], [0.1, 0.1, 0.1], 0.0),
+        ([0.1, 0.1, 0.1], [0.1, 0.1, 0.2], np.inf),
+        ([0.0, 2.0], [0.0, 1.0], 0.5),
+        ([], [], "no row is judged"),
+        ([1.0, np.nan], [1.0, 1.0], "the target in row 1 is not a number"),
+        ([1.0, 2.0], [np.inf, 1.0], "the output in row 0 is not a number"),
+    ],
+)
+def test_what_is_not_judged_is_not_perfect(targets: list[float], outputs: list[float], found: float | str) -> None:
+    columns = np.array(targets)[:, None], np.array(outputs)[:, None]
+    if isinstance(found, str):
+        with pytest.raises(ConfigurationError, match=found):
+            of_numbers(*columns, ["y0"], [])
+    else:
+        metrics = of_numbers(*columns, ["y0"], [])
+        assert (metrics["nmse"], metrics["r2"]) == (found, 1 - found)

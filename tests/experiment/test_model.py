@@ -389,3 +389,59 @@ def test_what_is_not_judged_is_not_perfect(targets: list[float], outputs: list[f
     else:
         metrics = of_numbers(*columns, ["y0"], [])
         assert (metrics["nmse"], metrics["r2"]) == (found, 1 - found)
+
+
+@pytest.mark.parametrize("kind", ["pandas", "xarray"])
+def test_columns_are_taken_by_their_names(model: ReservoirModel, kind: str) -> None:
+    library = pytest.importorskip(kind)
+    X, y = recording()
+    X = np.hstack([X, np.cos(X)])
+
+    def named(values: np.ndarray, names: list[str]) -> Any:
+        if kind == "pandas":
+            return library.DataFrame(values, columns=names)
+        return library.DataArray(values, dims=("time", "channel"), coords={"channel": names})
+
+    u, wanted = named(X, ["valve", "noise"]), named(y, ["flow", "pressure"])
+    expected = model.fit(u, wanted).predict(X)
+    turned = named(X[:, ::-1], ["noise", "valve"])
+    np.testing.assert_array_equal(model.predict(turned), expected)
+    assert model.score(turned, named(y[:, ::-1], ["pressure", "flow"])) == model.score(X, y)
+    with pytest.raises(ConfigurationError, match="X has no column 'valve'"):
+        model.predict(named(X, ["Valve", "noise"]))
+    with pytest.raises(ConfigurationError, match="y has no column 'pressure'"):
+        model.score(u, named(y, ["flow", "level"]))
+
+
+@pytest.mark.parametrize(
+    ("steps", "wrong", "told"),
+    [
+        (STEPS, lambda y: y[:, :1], "y has 1 outputs, and the model was trained with 2"),
+        (STEPS, lambda y: y[:, 0], "y has 1 outputs"),
+        (STEPS, lambda y: [y, y], "not as many steps"),
+        (STEPS, lambda y: np.where(np.arange(STEPS)[:, None] == 200, np.nan, y), "y: series 0 holds NaN"),
+        (STEPS, lambda y: y.astype(str), "y: series 0 holds NaN, infinity or text"),
+        (STEPS, lambda y: None, "NoneType is no series"),
+        (30, lambda y: y, "no row is judged: no series of X is longer than the washout of 30 steps"),
+    ],
+)
+def test_a_score_has_the_targets_of_the_training(steps: int, wrong: Callable[[Any], Any], told: str) -> None:
+    X, y = recording()
+    with ReservoirModel(CELL, washout=30).fit(X, y) as model:
+        driven = chemical_cell.driven
+        with pytest.raises((ConfigurationError, ShapeError), match=told):
+            model.score(X[:steps], wrong(y[:steps]))
+        assert chemical_cell.driven == driven
+
+
+def test_a_score_of_one_number_for_each_series(model: ReservoirModel) -> None:
+    level = np.linspace(1, 5, 9)
+    X = level[:, None, None] * np.ones((9, 60, 1))
+    model.fit(X, level)
+    for wrong, told in (
+        (level[:, None], "one value for each series"),
+        (level[:8], "y are 8 values, and X 9 series"),
+        (np.where(level > 4, np.nan, level), "holds NaN"),
+    ):
+        with pytest.raises(ShapeError, match=told):
+            model.score(X, wrong)

@@ -160,6 +160,10 @@ class ReservoirModel:
                 )
             if config.training.continuous:
                 raise ConfigurationError("training.continuous: ReservoirModel answers each series from rest")
+            if readout["kind"] == "sklearn":
+                _check_linear(
+                    cast(StateReadoutConfig, config.readout), experiment.task_of(experiment.points[0]).outputs
+                )
             result = experiment.run(report=False)
         for warning in result.warnings:
             warnings.warn(warning, stacklevel=2)
@@ -474,6 +478,27 @@ def _check_numbers(series: Sequence[np.ndarray], what: str) -> None:
     for number, one in enumerate(series):
         if one.dtype.kind not in "fiub" or arrays.not_finite(one, arrays.NO_NUMBER).any():
             raise ShapeError(f"{what}: series {number} holds NaN, infinity or text: give finite numbers")
+
+
+def _check_linear(settings: StateReadoutConfig, outputs: int) -> None:
+    """Raise `ConfigurationError` for an estimator whose fit no file keeps, as a fit to random numbers shows."""
+    classes = max(outputs, 2)
+    targets = (np.arange(20 * classes + 160)[:, None] % classes == np.arange(outputs)).astype(np.float64)
+    states = np.random.default_rng(0).normal(size=(1, len(targets), 20))
+    tried = settings.model_copy(update={"washout": 0, "input_connection": False}).build()
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            tried.partial_fit(states, targets[None], new_sequence=True)
+            tried.solve()
+    except ConfigurationError:
+        # It may do with the states of the task, and says what is wrong if not.
+        return
+    if not tried.report_["linear"]:
+        raise ConfigurationError(
+            f"readout.estimator: {tried.report_['estimator']} is not linear, and no file keeps its fit: a "
+            "ReservoirModel has linear estimators, or readout torch; run others as an Experiment"
+        )
 
 
 def _copied(value: Any) -> Any:

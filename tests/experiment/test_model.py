@@ -445,3 +445,35 @@ def test_a_score_of_one_number_for_each_series(model: ReservoirModel) -> None:
     ):
         with pytest.raises(ShapeError, match=told):
             model.score(X, wrong)
+
+
+@pytest.mark.parametrize("estimator", ["svm:SVR", "neighbors:KNeighborsRegressor", "ensemble:RandomForestRegressor"])
+def test_what_no_file_keeps_is_refused_before_the_drive(estimator: str) -> None:
+    pytest.importorskip("sklearn")
+    driven = chemical_cell.driven
+    model = ReservoirModel(CELL, {"kind": "sklearn", "estimator": f"sklearn.{estimator}"})
+    with pytest.raises(ConfigurationError, match="is not linear, and no file keeps its fit"):
+        model.fit(*recording())
+    assert chemical_cell.driven == driven
+
+
+@pytest.mark.parametrize("estimator", ["linear_model:RidgeCV", "linear_model:Lasso", "svm:LinearSVR"])
+def test_linear_estimators_are_models(estimator: str) -> None:
+    pytest.importorskip("sklearn")
+    X, y = recording()
+    with (
+        warnings.catch_warnings(),
+        ReservoirModel(ESN, {"kind": "sklearn", "estimator": f"sklearn.{estimator}"}) as one,
+    ):
+        warnings.simplefilter("ignore")
+        assert one.fit(X, y).predict(X).shape == y.shape
+
+
+@pytest.mark.parametrize("estimator", ["linear_model:LogisticRegression", "svm:LinearSVC"])
+@pytest.mark.parametrize("classes", [2, 3])
+def test_linear_classifiers_are_models(estimator: str, classes: int) -> None:
+    pytest.importorskip("sklearn")
+    kinds = np.arange(12) % classes
+    X = [np.sin(np.arange(60) + number)[:, None] + kind for number, kind in enumerate(kinds)]
+    with ReservoirModel(ESN, {"kind": "sklearn", "estimator": f"sklearn.{estimator}"}) as one:
+        assert one.fit(X, kinds).score(X, kinds) == 1

@@ -69,8 +69,8 @@ def give(value: Any, what: str) -> Given:
     series: list[np.ndarray] = []
     for part in parts:
         index = getattr(part, "index", None)
-        if hasattr(part, "columns"):
-            names, before = tuple(map(str, part.columns)), names
+        if columns := _columns(part):
+            names, before = tuple(map(str, columns)), names
             if before not in ((), names):
                 raise ConfigurationError(
                     f"{what}: the tables have different columns, or in another order: {', '.join(before)}, and "
@@ -120,17 +120,29 @@ def series_of(X: Any) -> Any:
     return X
 
 
-def with_columns(X: Any, names: np.ndarray | None) -> Any:
-    """Tables with the columns of the training, in their order."""
+def with_columns(X: Any, names: Sequence[str], what: str) -> Any:
+    """Tables, and DataArrays with named channels, with the columns of the training in their order.
+
+    Without `names` they stay as they are. Raises `ConfigurationError` that names `what` where a column is missing.
+    """
     if isinstance(X, list | tuple):
-        return [with_columns(one, names) for one in X]
-    if names is None or not hasattr(X, "columns"):
+        return [with_columns(one, names, what) for one in X]
+    there = {str(column): column for column in _columns(X)}
+    if not len(names) or not there:
         return X
-    there = {str(column): column for column in X.columns}
     missing = [name for name in names if name not in there]
     if missing:
-        raise ConfigurationError(f"X has no column {missing[0]!r}, which the model was trained with")
-    return X[[there[name] for name in names]]
+        raise ConfigurationError(f"{what} has no column {missing[0]!r}, which the model was trained with")
+    wanted = [there[name] for name in names]
+    return X[wanted] if hasattr(X, "columns") else X.sel({X.dims[-1]: wanted})
+
+
+def _columns(X: Any) -> list[Any]:
+    """What a table, or a DataArray of xarray, calls its channels; nothing for others."""
+    if hasattr(X, "columns"):
+        return list(X.columns)
+    dims = getattr(X, "dims", ())
+    return X.coords[dims[-1]].values.tolist() if len(dims) > 1 and dims[-1] in X.coords else []
 
 
 def as_given(answer: np.ndarray, one: Any, names: Sequence[str]) -> Any:

@@ -20,7 +20,16 @@ import numpy as np
 from reservoir_hw.core import arrays, registry
 from reservoir_hw.core.configuration import Config, Document
 from reservoir_hw.core.errors import ConfigurationError, DeviceBusy, DeviceError, DeviceFault, NotOpen, ShapeError
-from reservoir_hw.core.given import Given, as_given, give, give_targets, is_array, series_of, with_columns
+from reservoir_hw.core.given import (
+    Given,
+    as_given,
+    give,
+    give_single,
+    give_targets,
+    is_array,
+    series_of,
+    with_columns,
+)
 from reservoir_hw.core.reservoir import Reservoir
 from reservoir_hw.core.reservoir_config import ReservoirConfig, reservoir_config
 from reservoir_hw.core.series_format import SeriesFormat
@@ -151,6 +160,10 @@ class ReservoirModel:
                 )
             if config.training.continuous:
                 raise ConfigurationError("training.continuous: ReservoirModel answers each series from rest")
+            if readout["kind"] == "sklearn":
+                _check_linear(
+                    cast(StateReadoutConfig, config.readout), experiment.task_of(experiment.points[0]).outputs
+                )
             result = experiment.run(report=False)
         for warning in result.warnings:
             warnings.warn(warning, stacklevel=2)
@@ -171,13 +184,9 @@ class ReservoirModel:
         DataFrame are taken by their names.
         """
         trained, X = self._fitted("predict"), series_of(X)
-        answers = self._answers(X)
+        answers = self._answers(self._series(X))
         if trained.single:
-            last = self.decide == "last"
-            said = np.stack([one[-1] if last else one.mean(axis=0, dtype=np.float64) for one in answers])
-            if trained.classes is not None:
-                return trained.classes[said.argmax(axis=1)]
-            return trained.format.user_outputs(said)[:, 0]
+            return self._decided(answers)
         answers = [trained.format.user_outputs(one) for one in answers]
         names = [channel.name for channel in trained.format.outputs]
         answers = [one[:, 0] if trained.flat else one for one in answers]
@@ -186,25 +195,35 @@ class ReservoirModel:
         return as_given(answers[0], X, names) if X.ndim < 3 else arrays.like(np.stack(answers), X)
 
     def score(self, X: Any, y: Any) -> float:
-        """The accuracy of a classifier; else r2 behind the washout, the mean over the outputs."""
+        """The accuracy of a classifier; else r2 behind the washout, the mean over the outputs.
+
+        y are as in the training, and columns are taken by their names. Raises `ShapeError` and `ConfigurationError` for
+        others, before anything is driven.
+        """
         trained = self._fitted("score")
+        given = self._series(series_of(X))
         if trained.single:
-            right, answers = np.asarray(arrays.as_numpy(y)), self.predict(X)
-            if len(right) != len(answers):
-                raise ShapeError(f"y are {len(right)} values, and X {len(answers)} series: one for each")
-            if trained.classes is not None:
-                if unknown := set(right.tolist()) - set(trained.classes.tolist()):
-                    raise ConfigurationError(
-                        f"the class {min(unknown)!r} was not in the training: split so that it is (StratifiedKFold)"
-                    )
-                return float(np.mean(answers == right))
-            return of_numbers(right[:, None], answers[:, None], ["y0"], [])["r2"]
-        answers = self._answers(X)
-        wanted = give(series_of(y), "y").series
-        if [len(one) for one in wanted] != [len(one) for one in answers]:
+            (right,) = give_single(series_of(y), "y").series
+            if len(right) != len(given):
+                raise ShapeError(f"y are {len(right)} values, and X {len(given)} series: one for each")
+            if trained.classes is None:
+                _check_numbers([right[:, None]], "y")
+                return of_numbers(right[:, None], self._decided(self._answers(given))[:, None], ["y0"], [])["r2"]
+            if unknown := set(right.tolist()) - set(trained.classes.tolist()):
+                raise ConfigurationError(
+                    f"the class {min(unknown)!r} was not in the training: split so that it is (StratifiedKFold)"
+                )
+            return float(np.mean(self._decided(self._answers(given)) == right))
+        wanted = give(with_columns(series_of(y), trained.names, "y"), "y").series
+        if [len(one) for one in wanted] != [len(one) for one in given]:
             raise ShapeError("y are not as many steps as X, series for series")
-        first = trained.washout
-        found = np.concatenate([trained.format.user_outputs(one[first:]) for one in answers])
+        outputs, first = len(trained.format.outputs), trained.washout
+        if wrong := {one.shape[1] for one in wanted} - {outputs}:
+            raise ShapeError(f"y has {min(wrong)} outputs, and the model was trained with {outputs}")
+        _check_numbers(wanted, "y")
+        if all(len(one) <= first for one in given):
+            raise ShapeError(f"no row is judged: no series of X is longer than the washout of {first} steps")
+        found = np.concatenate([trained.format.user_outputs(one[first:]) for one in self._answers(given)])
         return of_numbers(np.concatenate([one[first:] for one in wanted]), found, [], [])["r2"]
 
     def export(self, path: str | os.PathLike[str] | None = None, **options: Any) -> ExportResult:
@@ -327,21 +346,32 @@ class ReservoirModel:
             raise (known.NotFittedError if known else NotOpen)(f"call fit of this ReservoirModel before {method}")
         return self._trained
 
-    def _answers(self, X: Any) -> list[np.ndarray]:
-        """For each series the outputs of the model, (time, outputs); a classifier's are those behind the washout."""
+    def _series(self, X: Any) -> list[np.ndarray]:
+        """Series (time, channels) that the model can answer. Raises `ShapeError` and `ConfigurationError`."""
         trained = self._fitted("predict")
-        names = getattr(self, "feature_names_in_", None)
-        given = give(with_columns(series_of(X), names), "X").series
+        given = give(with_columns(X, getattr(self, "feature_names_in_", ()), "X"), "X").series
         for number, one in enumerate(given):
             if one.shape[1] != self.n_features_in_:
                 raise ShapeError(
                     f"X has {one.shape[1]} features, but ReservoirModel is expecting {self.n_features_in_} features as "
                     "input"
                 )
-            if one.dtype.kind not in "fiub" or arrays.not_finite(one, arrays.NO_NUMBER).any():
-                raise ShapeError(f"X: series {number} holds NaN, infinity or text: give finite numbers")
             if len(one) <= (trained.washout if trained.single else 0):
                 raise ShapeError(f"X: series {number} has {len(one)} steps, and the washout takes {trained.washout}")
+        _check_numbers(given, "X")
+        return given
+
+    def _decided(self, answers: Sequence[np.ndarray]) -> np.ndarray:
+        """The label, or the number, of each series: (series,)."""
+        trained, last = self._fitted("predict"), self.decide == "last"
+        said = np.stack([one[-1] if last else one.mean(axis=0, dtype=np.float64) for one in answers])
+        if trained.classes is not None:
+            return trained.classes[said.argmax(axis=1)]
+        return trained.format.user_outputs(said)[:, 0]
+
+    def _answers(self, given: Sequence[np.ndarray]) -> list[np.ndarray]:
+        """For each series the outputs of the model, (time, outputs); a classifier's are those behind the washout."""
+        trained = self._fitted("predict")
         outputs = len(trained.format.classes or trained.format.outputs)
         asked = _Asked([trained.format.model_inputs(one) for one in given], outputs)
         with self._drive() as device:
@@ -373,7 +403,10 @@ class _Asked(Task):
 
 @dataclass(frozen=True)
 class _Trained:
-    """What a fit leaves for answers. `flat` says that y had one axis, `single` one value for each series."""
+    """What a fit leaves for answers. `flat` says that y had one axis, `single` one value for each series.
+
+    `names` are those of the columns of y, where it had any.
+    """
 
     reservoir: ReservoirConfig
     by_way_of: Mapping[str, tuple[float, float]]
@@ -384,6 +417,7 @@ class _Trained:
     format: SeriesFormat
     flat: bool
     single: bool
+    names: tuple[str, ...]
     classes: np.ndarray | None
 
     @classmethod
@@ -399,7 +433,7 @@ class _Trained:
         classes = np.array([named[name] for name in found.classes]) if found.classes else None
         steps, washout = config.run.chunk_steps, getattr(settings, "washout", 0)
         settled = dict(point.by_way_of), config.training, steps, washout
-        return cls(reservoir, *settled, readout, found, flat, targets.single, classes)
+        return cls(reservoir, *settled, readout, found, flat, targets.single, targets.names, classes)
 
     def answer(self, asked: _Asked, reservoir: Reservoir) -> list[str]:
         """Drive the reservoir for the answers; returns what casts doubt on them."""
@@ -438,6 +472,33 @@ def _section(name: str, value: Any) -> dict[str, Any]:
     if isinstance(value, str):
         return {"kind": value}
     return value.model_dump(mode="json", serialize_as_any=True) if isinstance(value, Config) else dict(value or {})
+
+
+def _check_numbers(series: Sequence[np.ndarray], what: str) -> None:
+    for number, one in enumerate(series):
+        if one.dtype.kind not in "fiub" or arrays.not_finite(one, arrays.NO_NUMBER).any():
+            raise ShapeError(f"{what}: series {number} holds NaN, infinity or text: give finite numbers")
+
+
+def _check_linear(settings: StateReadoutConfig, outputs: int) -> None:
+    """Raise `ConfigurationError` for an estimator whose fit no file keeps, as a fit to random numbers shows."""
+    classes = max(outputs, 2)
+    targets = (np.arange(20 * classes + 160)[:, None] % classes == np.arange(outputs)).astype(np.float64)
+    states = np.random.default_rng(0).normal(size=(1, len(targets), 20))
+    tried = settings.model_copy(update={"washout": 0, "input_connection": False}).build()
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            tried.partial_fit(states, targets[None], new_sequence=True)
+            tried.solve()
+    except ConfigurationError:
+        # It may do with the states of the task, and says what is wrong if not.
+        return
+    if not tried.report_["linear"]:
+        raise ConfigurationError(
+            f"readout.estimator: {tried.report_['estimator']} is not linear, and no file keeps its fit: a "
+            "ReservoirModel has linear estimators, or readout torch; run others as an Experiment"
+        )
 
 
 def _copied(value: Any) -> Any:

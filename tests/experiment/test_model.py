@@ -22,6 +22,7 @@ from reservoir_hw import Experiment, ReservoirModel, open_reservoir
 from reservoir_hw.core.errors import ConfigurationError, DeviceError, NotOpen, ShapeError
 from reservoir_hw.core.reservoir_config import build_reservoir, reservoir_config
 from reservoir_hw.readout.edge import EdgeRunner
+from reservoir_hw.tasks.data.metrics import of_numbers
 
 ESN = {"kind": "esn", "nodes": 20, "leak_rate": 0.9, "seed": 3}
 CELL = {
@@ -367,3 +368,112 @@ def test_what_cannot_be_is_told_in_a_sentence(
 ) -> None:
     with pytest.raises((ConfigurationError, ShapeError, NotOpen, ValueError), match=told):
         wrong(model, *recording())
+
+
+@pytest.mark.parametrize(
+    ("targets", "outputs", "found"),
+    [
+        ([0.1, 0.1, 0.1], [0.1, 0.1, 0.1], 0.0),
+        ([0.1, 0.1, 0.1], [0.1, 0.1, 0.2], np.inf),
+        ([0.0, 2.0], [0.0, 1.0], 0.5),
+        ([], [], "no row is judged"),
+        ([1.0, np.nan], [1.0, 1.0], "the target in row 1 is not a number"),
+        ([1.0, 2.0], [np.inf, 1.0], "the output in row 0 is not a number"),
+    ],
+)
+def test_what_is_not_judged_is_not_perfect(targets: list[float], outputs: list[float], found: float | str) -> None:
+    columns = np.array(targets)[:, None], np.array(outputs)[:, None]
+    if isinstance(found, str):
+        with pytest.raises(ConfigurationError, match=found):
+            of_numbers(*columns, ["y0"], [])
+    else:
+        metrics = of_numbers(*columns, ["y0"], [])
+        assert (metrics["nmse"], metrics["r2"]) == (found, 1 - found)
+
+
+@pytest.mark.parametrize("kind", ["pandas", "xarray"])
+def test_columns_are_taken_by_their_names(model: ReservoirModel, kind: str) -> None:
+    library = pytest.importorskip(kind)
+    X, y = recording()
+    X = np.hstack([X, np.cos(X)])
+
+    def named(values: np.ndarray, names: list[str]) -> Any:
+        if kind == "pandas":
+            return library.DataFrame(values, columns=names)
+        return library.DataArray(values, dims=("time", "channel"), coords={"channel": names})
+
+    u, wanted = named(X, ["valve", "noise"]), named(y, ["flow", "pressure"])
+    expected = model.fit(u, wanted).predict(X)
+    turned = named(X[:, ::-1], ["noise", "valve"])
+    np.testing.assert_array_equal(model.predict(turned), expected)
+    assert model.score(turned, named(y[:, ::-1], ["pressure", "flow"])) == model.score(X, y)
+    with pytest.raises(ConfigurationError, match="X has no column 'valve'"):
+        model.predict(named(X, ["Valve", "noise"]))
+    with pytest.raises(ConfigurationError, match="y has no column 'pressure'"):
+        model.score(u, named(y, ["flow", "level"]))
+
+
+@pytest.mark.parametrize(
+    ("steps", "wrong", "told"),
+    [
+        (STEPS, lambda y: y[:, :1], "y has 1 outputs, and the model was trained with 2"),
+        (STEPS, lambda y: y[:, 0], "y has 1 outputs"),
+        (STEPS, lambda y: [y, y], "not as many steps"),
+        (STEPS, lambda y: np.where(np.arange(STEPS)[:, None] == 200, np.nan, y), "y: series 0 holds NaN"),
+        (STEPS, lambda y: y.astype(str), "y: series 0 holds NaN, infinity or text"),
+        (STEPS, lambda y: None, "NoneType is no series"),
+        (30, lambda y: y, "no row is judged: no series of X is longer than the washout of 30 steps"),
+    ],
+)
+def test_a_score_has_the_targets_of_the_training(steps: int, wrong: Callable[[Any], Any], told: str) -> None:
+    X, y = recording()
+    with ReservoirModel(CELL, washout=30).fit(X, y) as model:
+        driven = chemical_cell.driven
+        with pytest.raises((ConfigurationError, ShapeError), match=told):
+            model.score(X[:steps], wrong(y[:steps]))
+        assert chemical_cell.driven == driven
+
+
+def test_a_score_of_one_number_for_each_series(model: ReservoirModel) -> None:
+    level = np.linspace(1, 5, 9)
+    X = level[:, None, None] * np.ones((9, 60, 1))
+    model.fit(X, level)
+    for wrong, told in (
+        (level[:, None], "one value for each series"),
+        (level[:8], "y are 8 values, and X 9 series"),
+        (np.where(level > 4, np.nan, level), "holds NaN"),
+    ):
+        with pytest.raises(ShapeError, match=told):
+            model.score(X, wrong)
+
+
+@pytest.mark.parametrize("estimator", ["svm:SVR", "neighbors:KNeighborsRegressor", "ensemble:RandomForestRegressor"])
+def test_what_no_file_keeps_is_refused_before_the_drive(estimator: str) -> None:
+    pytest.importorskip("sklearn")
+    driven = chemical_cell.driven
+    model = ReservoirModel(CELL, {"kind": "sklearn", "estimator": f"sklearn.{estimator}"})
+    with pytest.raises(ConfigurationError, match="is not linear, and no file keeps its fit"):
+        model.fit(*recording())
+    assert chemical_cell.driven == driven
+
+
+@pytest.mark.parametrize("estimator", ["linear_model:RidgeCV", "linear_model:Lasso", "svm:LinearSVR"])
+def test_linear_estimators_are_models(estimator: str) -> None:
+    pytest.importorskip("sklearn")
+    X, y = recording()
+    with (
+        warnings.catch_warnings(),
+        ReservoirModel(ESN, {"kind": "sklearn", "estimator": f"sklearn.{estimator}"}) as one,
+    ):
+        warnings.simplefilter("ignore")
+        assert one.fit(X, y).predict(X).shape == y.shape
+
+
+@pytest.mark.parametrize("estimator", ["linear_model:LogisticRegression", "svm:LinearSVC"])
+@pytest.mark.parametrize("classes", [2, 3])
+def test_linear_classifiers_are_models(estimator: str, classes: int) -> None:
+    pytest.importorskip("sklearn")
+    kinds = np.arange(12) % classes
+    X = [np.sin(np.arange(60) + number)[:, None] + kind for number, kind in enumerate(kinds)]
+    with ReservoirModel(ESN, {"kind": "sklearn", "estimator": f"sklearn.{estimator}"}) as one:
+        assert one.fit(X, kinds).score(X, kinds) == 1

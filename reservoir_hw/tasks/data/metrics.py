@@ -19,9 +19,18 @@ def of_numbers(
 
     nmse is the mean squared error over the variance of the targets, nrmse its root, mae the mean absolute error, and
     r2 = 1 - nmse. Of several outputs the mean stands under the bare name, and each under `nmse/NAME`. `further` are
-    functions of (targets, outputs).
+    functions of (targets, outputs). Against targets that are all the same any error is infinite, and none is 0.
+
+    Raises `ConfigurationError` where there is no row, or a number is NaN or infinite.
     """
-    error, spread = np.mean((outputs - targets) ** 2, axis=0), targets.var(axis=0)
+    if not len(targets):
+        raise ConfigurationError("no row is judged")
+    for what, values in (("target", targets), ("output", outputs)):
+        for row in np.flatnonzero(~np.isfinite(values).all(axis=1))[:1]:
+            raise ConfigurationError(f"the {what} in row {row} is not a number: {values[row].tolist()}")
+    error = np.mean((outputs - targets) ** 2, axis=0)
+    # The mean of equal numbers may be rounded, and then their variance is not 0.
+    spread = np.where(np.ptp(targets, axis=0) > 0, targets.var(axis=0), 0.0)
     nmse = np.divide(error, spread, out=np.where(error > 0, np.inf, 0.0), where=spread > 0)
     found = {"nrmse": np.sqrt(nmse), "nmse": nmse, "mae": np.abs(outputs - targets).mean(axis=0), "r2": 1 - nmse}
     metrics = {name: float(values.mean()) for name, values in found.items()}

@@ -259,7 +259,7 @@ class Task(ABC):
         """What language models learn from; None for a task that is no text."""
         return None
 
-    def place_of(self, split: Literal["train", "test"], row: int, step: int) -> str:
+    def place_of(self, split: str, row: int, step: int) -> str:
         """Where a step stands in the user's data, for messages."""
         return f"{split} sequence {row}, step {step}"
 

@@ -6,7 +6,7 @@ import hashlib
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -168,7 +168,7 @@ class Data(Task):
             found.append("closed_loop has one start: a single forecast says little, take more `starts`")
         return found
 
-    def place_of(self, split: Literal["train", "test"], row: int, step: int) -> str:
+    def place_of(self, split: str, row: int, step: int) -> str:
         """The recording, and its row."""
         return f"{self.sequences[split][row]}, row {self._firsts[split][row] + step} (0 is the first row of numbers)"
 

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import os
+import tempfile
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 # pytest-xdist sets it for its workers. Tables then have the same width with and without workers.
 os.environ.pop("COLUMNS", None)
+# Workers use devices of the same names: to the locks each worker is a host of its own.
+if worker := os.environ.get("PYTEST_XDIST_WORKER"):
+    os.environ.setdefault("RESERVOIR_HW_LOCKS", str(Path(tempfile.gettempdir()) / f"reservoir_hw-locks-{worker}"))
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

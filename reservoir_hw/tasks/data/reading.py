@@ -84,7 +84,7 @@ def found_series(config: DataSettings) -> Found:
         found = _of_trace(config)
     else:
         found = of_files(config, config.files or [], "task.files")
-    return _with_targets(found, config)
+    return with_targets(found, config)
 
 
 def of_files(config: DataSettings, patterns: str | Sequence[str], key: str) -> Found:
@@ -442,7 +442,7 @@ def _of_trace(config: DataSettings) -> Found:
     return found
 
 
-def _with_targets(found: Found, config: DataSettings) -> Found:
+def with_targets(found: Found, config: DataSettings) -> Found:
     """Targets that are later inputs, the counts of what is missing, and what every series must have."""
     targets = config.targets
     if isinstance(targets, TargetsConfig) and targets.ahead_steps is not None:

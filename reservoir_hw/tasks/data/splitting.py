@@ -10,7 +10,7 @@ import numpy as np
 from reservoir_hw.core.errors import ConfigurationError
 from reservoir_hw.core.seeds import generator
 from reservoir_hw.tasks.data.configuration import DataSettings, FoldsConfig, TestConfig
-from reservoir_hw.tasks.data.reading import Found, Series, of_files
+from reservoir_hw.tasks.data.reading import Found, Series, of_files, with_targets
 from reservoir_hw.tasks.task import stratified
 
 SHARE = 0.25
@@ -32,7 +32,7 @@ def parts_of(found: Found, config: DataSettings) -> Parts:
     if config.folds is not None:
         return _fold(series, config.folds, config.fold or 0, config.washout)
     if isinstance(test, TestConfig) and test.files is not None:
-        apart = of_files(config, test.files, "task.test.files")
+        apart = with_targets(of_files(config, test.files, "task.test.files"), config)
         if list(apart.inputs) != list(found.inputs) or list(apart.outputs) != list(found.outputs):
             raise ConfigurationError(
                 f"task.test.files: their columns are {', '.join([*apart.inputs, *apart.outputs])}, those of the "

@@ -93,7 +93,6 @@ class Data(Task):
         self.score = "valid_steps" if self.closed_loop else "accuracy" if self.classes else "nrmse"
         self.larger_is_better = self.score != "nrmse"
         self.goes_on = parts.follows and not self.closed_loop
-        self.inputs_digest = _digest(self.train, self.test)
         self.facts = {
             "files": {"/".join(Path(file).parts[-2:]): digest for file, digest in found.files.items()},
             "inputs_sha256": _digest_of(parts, "inputs"),
@@ -103,6 +102,9 @@ class Data(Task):
             "inputs": list(found.inputs),
             "outputs": list(self.classes or found.outputs),
         }
+        # All that decides about states: what is driven, in which pieces, and whether there is a reset between them.
+        driven = (self.facts["inputs_sha256"], self.facts["rows"], self.goes_on, self.series.inputs, config.closed_loop)
+        self.inputs_digest = hashlib.sha256(repr(driven).encode()).hexdigest()
         if self.classes:
             counted = {"train": parts.train, "test": parts.test}
             self.facts["classes"] = {
@@ -275,18 +277,6 @@ def _forecast_parts(series: Sequence[Series], config: DataSettings) -> Parts:
     cut = one.steps - needed
     pieces = [one.part(cut + number * window, cut + (number + 1) * window) for number in range(loop.starts)]
     return Parts([one.part(0, cut)], pieces)
-
-
-def _digest(train: Split, test: Split) -> str:
-    """Of the inputs as they are driven, without their padding."""
-    digest = hashlib.sha256()
-    for split in (train, test):
-        array = split.inputs
-        for row in range(len(array)):
-            stop = array.shape[1] if split.lengths is None else int(split.lengths[row])
-            digest.update(f"{stop} {array.shape[2]} {array.dtype}".encode())
-            digest.update(np.ascontiguousarray(array[row, :stop]).data)
-    return digest.hexdigest()
 
 
 def _digest_of(parts: Parts, name: str) -> str:

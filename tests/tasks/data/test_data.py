@@ -270,6 +270,24 @@ def test_the_harvest_of_other_targets_is_the_same(tmp_path: Path, monkeypatch: p
     assert stores(changed, lagged(u)) != first
 
 
+def test_the_same_rows_with_a_reset_between_them_are_another_drive(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    u = RNG.uniform(-1, 1, 400)
+    for name, rows in (("whole", slice(400)), ("a", slice(300)), ("b", slice(300, 400))):
+        write_csv(tmp_path / f"{name}.csv", {"u": u[rows], "y": u[rows]})
+    targets = {"columns": ["y"]}
+    whole = Data(files="whole.csv", targets=targets, test={"rows": (300, 400)})
+    apart = Data(files="a.csv", targets=targets, test={"files": "b.csv"})
+    assert (whole.goes_on, apart.goes_on) == (True, False)
+    np.testing.assert_array_equal(whole.test.inputs, apart.test.inputs)
+    assert whole.facts["inputs_sha256"] == apart.facts["inputs_sha256"]
+    assert whole.inputs_digest != apart.inputs_digest
+    ahead = Data(files="a.csv", targets={"ahead_steps": 1}, test={"files": "b.csv"})
+    assert ahead.facts["rows"] == {"train": 299, "test": 99}
+
+
 def test_given_arrays_lie_in_the_run_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     u = RNG.uniform(-1, 1, (300, 1))

@@ -19,7 +19,10 @@ def _printable(text: str) -> str:
     return text
 
 
-Text = Annotated[str, Field(max_length=200), AfterValidator(_printable)]
+LONGEST_NAME = 200
+"""Characters in the name of a column or a class."""
+
+Text = Annotated[str, Field(max_length=LONGEST_NAME), AfterValidator(_printable)]
 
 
 class ChannelFormat(BaseModel):

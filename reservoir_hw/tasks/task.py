@@ -279,7 +279,7 @@ class Task(ABC):
             raise ConfigurationError(f"this task has a validation of its own: {self.own_validation}")
         found, train = copy.copy(self), self.train
         if len(train.inputs) > 1:
-            judged = stratified(labels_of(train), share, 0)
+            judged = stratified(_labels_of(train), share, 0)
             found.train, found.test = train.of(~judged), train.of(judged)
             return found
         steps = train.inputs.shape[1]
@@ -293,7 +293,7 @@ class Task(ABC):
             )
         found.train = train.of([0], slice(0, cut))
         found.test = (
-            forecasts_in(train.inputs[0, cut:], self.test) if self.closed_loop else train.of([0], slice(cut, steps))
+            _forecasts_in(train.inputs[0, cut:], self.test) if self.closed_loop else train.of([0], slice(cut, steps))
         )
         return found
 
@@ -313,7 +313,7 @@ class Task(ABC):
         return {} if self.report is None else self.report.figures(rows)
 
 
-def labels_of(split: Split) -> list[Any]:
+def _labels_of(split: Split) -> list[Any]:
     """The class of each sequence, where its targets are 1 for one output and 0 for the others; else None for each."""
     answers = split.targets[np.arange(len(split.ends)), split.ends]
     one_hot = answers.shape[1] > 1 and np.isin(answers, (0, 1)).all() and (answers.sum(axis=1) == 1).all()
@@ -336,7 +336,7 @@ def stratified(labels: Sequence[Any], share: float, seed: int) -> np.ndarray:
     return chosen
 
 
-def forecasts_in(series: np.ndarray, test: Split) -> Split:
+def _forecasts_in(series: np.ndarray, test: Split) -> Split:
     """Warm-up and continuation of forecasts in `series` (time, channels), as long as those of `test`."""
     starts, warmup = test.inputs.shape[:2]
     window = warmup + test.targets.shape[1]

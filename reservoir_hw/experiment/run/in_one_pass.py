@@ -518,3 +518,4 @@ def _keep(run: PointRun, found: _Found) -> None:
     files = {"file": run.files.weights, "outputs": run.files.outputs}
     record = {"reservoir": found.device, "readout": {**files, **found.readout.report_}}
     run.keep(evaluation, record, elsewhere=found.elsewhere)
+    run.result.readout = found.readout

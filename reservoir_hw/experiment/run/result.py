@@ -106,6 +106,8 @@ class Result(InFolder):
     rows: list[Row] = field(default_factory=list)
     sources: dict[int, Source] = field(default_factory=dict)
     earlier_rows: int = 0
+    readout: Any = None
+    """That of the last row whose readout learned in one pass, as it is in this process."""
 
     def outputs(self, row: int | None = None) -> np.ndarray:
         """What the readout of a row answered in the test, (batch, time, outputs). By default of the first readout.

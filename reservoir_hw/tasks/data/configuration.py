@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
-from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
+from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveInt, model_validator
 
 from reservoir_hw.core.configuration import Config
 from reservoir_hw.core.functions import FunctionName
-from reservoir_hw.core.tables.configuration import ColumnsConfig, ReadConfig
+from reservoir_hw.core.tables.configuration import ColumnsConfig, ReadConfig, TimeConfig
 from reservoir_hw.tasks.prediction.task import ClosedLoop
 from reservoir_hw.tasks.task import TaskConfig
 
@@ -39,10 +39,9 @@ class LabelsConfig(Config):
     group: str | None = Field(default=None, description="column of the table: series of one group are never apart")
 
 
-class TimeConfig(Config):
+class EvenTimeConfig(TimeConfig):
     """When the rows were measured: it must increase evenly."""
 
-    column: str | int = 0
     gaps: Literal["refuse", "split"] = Field(default="refuse", description="split: a new series begins behind a gap")
 
 
@@ -96,7 +95,7 @@ class DataSettings(TaskConfig):
     decide: Literal["mean", "last"] = Field(
         default="mean", description="the answer for a series: largest mean over its steps, or its last step"
     )
-    time: TimeConfig | None = None
+    time: EvenTimeConfig | None = None
     read: ReadConfig = ReadConfig()
     continuous: Literal["files"] | None = Field(
         default=None, description="files: they are one recording, in this order; null: each begins at rest"
@@ -116,7 +115,6 @@ class DataSettings(TaskConfig):
         default=[], description="further ones: module:function of (targets, outputs), such as those of sklearn.metrics"
     )
     closed_loop: ClosedLoop | None = Field(default=None, description="forecast from the readout's own answers")
-    tolerance: PositiveFloat = Field(default=0.5, description="time: a step that is so much longer than usual is a gap")
 
     @model_validator(mode="after")
     def _fits_together(self) -> Self:

@@ -6,11 +6,10 @@ from collections.abc import Sequence
 from typing import Literal
 
 import numpy as np
-from pydantic import ValidationError
 
 from reservoir_hw.core.errors import ConfigurationError
 from reservoir_hw.core.series_format import ChannelFormat, SeriesFormat
-from reservoir_hw.tasks.data.configuration import ScaleConfig
+from reservoir_hw.tasks.data.configuration import DataSettings
 from reservoir_hw.tasks.data.reading import Found, Series
 
 # Numbers that are driven as they are reach a device in float32: so many of its steps must lie within a spread.
@@ -18,29 +17,16 @@ _STEPS = 100
 _WHOLE = 2**24
 
 
-def format_of(
-    found: Found, train: Sequence[Series], scale: ScaleConfig, classes: Sequence[str], decide: Literal["mean", "last"]
-) -> SeriesFormat:
-    """Zero and gain of each channel.
-
-    Raises `ConfigurationError` for numbers that float32 cannot tell apart, and names that a bundle cannot have.
-    """
-    try:
-        return _format_of(found, train, scale, classes, decide)
-    except ValidationError as error:
-        problem = error.errors(include_url=False)[0]
-        raise ConfigurationError(
-            f"task: the name of a column or class cannot be used: {problem['msg']} ({problem['input']!r:.60})"
-        ) from None
-
-
-def _format_of(
-    found: Found, train: Sequence[Series], scale: ScaleConfig, classes: Sequence[str], decide: Literal["mean", "last"]
-) -> SeriesFormat:
-    ends = _Statistics(len(found.inputs), [one.inputs for one in train])
+def format_of(config: DataSettings, found: Found, train: Sequence[Series], classes: Sequence[str]) -> SeriesFormat:
+    """Zero and gain of each channel. Raises `ConfigurationError` for numbers that float32 cannot tell apart."""
+    scale, ends = config.scale, _Statistics(len(found.inputs), [one.inputs for one in train])
     inputs = _channels(found.inputs, ends, scale.inputs, scale.margin, "inputs")
     if classes:
-        return SeriesFormat(inputs=inputs, classes=tuple(classes), decide=decide)
+        first = config.washout if config.judge_from is None else config.judge_from
+        return SeriesFormat(inputs=inputs, classes=tuple(classes), decide=config.decide, decide_from=first)
+    if config.closed_loop is not None:
+        # Its answers are its next inputs.
+        return SeriesFormat(inputs=inputs, outputs=inputs)
     known = [one.targets[~np.isnan(one.targets).any(axis=1)] for one in train if one.targets is not None]
     ends = _Statistics(len(found.outputs), known)
     return SeriesFormat(inputs=inputs, outputs=_channels(found.outputs, ends, scale.targets, scale.margin, "targets"))

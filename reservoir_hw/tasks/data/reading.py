@@ -14,8 +14,10 @@ import numpy as np
 
 from reservoir_hw.core import arrays
 from reservoir_hw.core.errors import ConfigurationError
+from reservoir_hw.core.frames import is_array
 from reservoir_hw.core.functions import import_function
-from reservoir_hw.core.given import Given, give, give_targets, given, is_array
+from reservoir_hw.core.given import Given, give, give_targets, given
+from reservoir_hw.core.series_format import LONGEST_NAME
 from reservoir_hw.core.store import StateStore
 from reservoir_hw.core.tables.columns import Columns, choose
 from reservoir_hw.core.tables.configuration import ColumnsConfig
@@ -26,6 +28,9 @@ from reservoir_hw.tasks.datasets import FOLDER_VARIABLE, found_file
 
 # Files whose steps differ by more than this share were not measured at one rate.
 _SAME_RATE = 0.01
+
+# A step that is so much longer than usual, as a share of it, is a gap.
+_UNEVEN = 0.5
 
 # Rows that are read at once.
 _PIECE = 1 << 16
@@ -258,7 +263,7 @@ def _finite(columns: Columns, what: str, *, missing: bool = False) -> np.ndarray
 def _pieces(source: Source, config: DataSettings, rows: int) -> tuple[list[slice], float | None]:
     """The parts without a gap in time, and the usual step."""
     assert config.time is not None
-    times = source.times(config.time.column, "task.time")
+    times = config.time.unit_s * source.times(config.time.column, "task.time", config.time.array)
     if len(times) != rows:
         raise ConfigurationError(f"task.time: {source.path} has {len(times)} times for {rows} rows")
     steps = np.diff(times)
@@ -272,13 +277,13 @@ def _pieces(source: Source, config: DataSettings, rows: int) -> tuple[list[slice
             "and give daylight-saving time its offset"
         )
     usual = float(np.median(steps))
-    gaps = np.flatnonzero(steps > (1 + config.tolerance) * usual) + 1
+    gaps = np.flatnonzero(steps > (1 + _UNEVEN) * usual) + 1
     if len(gaps) and config.time.gaps == "refuse":
         raise ConfigurationError(
             f"task.time: {source.path}, row {gaps[0]}: {steps[gaps[0] - 1]:.6g} behind the row before it, a usual step "
             f"is {usual:.6g} ({len(gaps)} gaps): fill it, or time: {{gaps: split}} begins a new series there"
         )
-    uneven = np.flatnonzero(steps < (1 - config.tolerance) * usual)
+    uneven = np.flatnonzero(steps < (1 - _UNEVEN) * usual)
     if len(uneven):
         raise ConfigurationError(
             f"task.time: {source.path}, row {uneven[0] + 1}: only {steps[uneven[0]]:.6g} behind the row before it, a "
@@ -458,10 +463,14 @@ def with_targets(found: Found, config: DataSettings) -> Found:
         ]
         # The names of the inputs are for what can be fed back as the next one.
         found.outputs = [found.inputs[k] if ahead == 1 else f"{found.inputs[k]} +{ahead}" for k in at]
-    for what, names in (("inputs", found.inputs), ("targets", found.outputs)):
+    for what, names in (("inputs", found.inputs), ("targets", found.outputs), ("labels", _classes(found))):
         if len(set(names)) < len(names):
             twice = next(name for name in names if list(names).count(name) > 1)
             raise ConfigurationError(f"task.{what}: several columns are called {twice!r}: give each a name of its own")
+        if bad := [name for name in names if not name.isprintable() or len(name) > LONGEST_NAME]:
+            raise ConfigurationError(
+                f"task.{what}: {bad[0][:40]!r} is too long, or cannot be printed: name it otherwise"
+            )
     skip = isinstance(targets, TargetsConfig) and targets.missing == "skip"
     for one in found.series:
         if one.steps < 2:
@@ -478,6 +487,10 @@ def with_targets(found: Found, config: DataSettings) -> Found:
                 "passes such rows over"
             )
     return found
+
+
+def _classes(found: Found) -> list[str]:
+    return sorted({one.label for one in found.series if one.label is not None})
 
 
 def _named(names: Sequence[str], wanted: Sequence[str | int] | None) -> list[int]:

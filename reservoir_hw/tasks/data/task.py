@@ -75,13 +75,7 @@ class Data(Task):
             raise ConfigurationError(
                 f"task.labels: all series are of the class {self.classes[0]!r}: nothing is to tell apart"
             )
-        self.series = format_of(found, parts.train, config.scale, self.classes, config.decide)
-        if self.classes:
-            first = config.washout if config.judge_from is None else config.judge_from
-            self.series = self.series.model_copy(update={"decide_from": first})
-        if config.closed_loop is not None:
-            # Its answers are its next inputs.
-            self.series = self.series.model_copy(update={"outputs": self.series.inputs})
+        self.series = format_of(config, found, parts.train, self.classes)
         self._check_lengths(parts)
         self.train, self.test = (self._split(parts, judged=judged) for judged in (False, True))
         if (loop := config.closed_loop) is not None:

@@ -189,7 +189,11 @@ class Data(Task):
         config, series_format, test = self._config, self.series, self.test
         assert series_format is not None
         if config.closed_loop is not None:
-            return judged_forecast(self, checked_outputs(outputs, test, finite=False), config.closed_loop)
+            found = judged_forecast(self, checked_outputs(outputs, test, finite=False), config.closed_loop)
+            found.arrays.update(
+                {name: series_format.user_outputs(found.arrays[name]) for name in ("targets", "outputs")}
+            )
+            return found
         if test.targets.shape[1] == 0:
             return Evaluation({})
         outputs, valid = checked_outputs(outputs, test), test.valid

@@ -251,7 +251,9 @@ def test_a_forecast_goes_on_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     u = 300 + 20 * np.sin(0.1 * t)[:, None]
     loop = {"starts": 3, "warmup_steps": 100, "forecast_steps": 100}
     result = run({"inputs": u, "targets": {"ahead_steps": 1}, "closed_loop": loop}, nodes=100, washout=100)
-    assert result.rows[0].evaluation.metrics["valid_steps"] == 100
+    found = result.rows[0].evaluation
+    assert found.metrics["valid_steps"] == 100
+    np.testing.assert_allclose(found.arrays["targets"].ravel()[-100:], u[-101:-1, 0], atol=1e-4)
 
 
 def test_the_harvest_of_other_targets_is_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -79,7 +79,7 @@ def device(
     if house == "backend":
         yield config
     elif house == "server":
-        with ipc_address() as address, served(FilmReservoir(config), address, lease_s=1.0):
+        with ipc_address() as address, served(FilmReservoir(config), address, lease_s=4.0):
             section = {"kind": "zmq", "address": address, "hil": hil(folder, golden="golden")}
             yield parse_reservoir(Document.from_mapping(section, "test"))
     else:

@@ -15,6 +15,7 @@ from pydantic import (
     BaseModel,
     ConfigDict,
     Field,
+    FiniteFloat,
     NonNegativeFloat,
     NonNegativeInt,
     PositiveInt,
@@ -26,7 +27,7 @@ from reservoir_hw.core.series_format import SeriesFormat, Text
 from reservoir_hw.readout.edge._refusal import Refused, shown
 
 FORMAT = "reservoir_hw.bundle"
-VERSION = 3
+VERSION = 4
 MANIFEST = "manifest.json"
 WEIGHTS = "graphs/weights.safetensors"
 """Beside the graphs, as ONNX allows a graph's external data in its own folder only."""
@@ -113,6 +114,39 @@ class Slot(_Part):
     probe: FileName | None = Field(default=None, description="file of the golden probe response")
 
 
+class Extent(_Part):
+    """Smallest and largest number of each channel in training, in the user's numbers.
+
+    `low_point` and `high_point` lie 0.1 % from the ends of what was seen: one glitch moves the ends alone.
+    """
+
+    low: tuple[FiniteFloat, ...]
+    high: tuple[FiniteFloat, ...]
+    low_point: tuple[FiniteFloat, ...]
+    high_point: tuple[FiniteFloat, ...]
+
+
+class Ranges(_Part):
+    """What inputs and targets were in training."""
+
+    inputs: Extent
+    targets: Extent
+
+
+class Loss(_Part):
+    """What int8 costs on the run's test, step by step after the washout.
+
+    `error` is the root mean square of the output that loses most, in its spreads; `cross_entropy` the growth in nats,
+    `accuracy` what is lost of it. `accepted`: it is more than an export takes for harmless.
+    """
+
+    judged_on: Literal["test", "stored outputs", "nothing"]
+    error: NonNegativeFloat | None = None
+    cross_entropy: FiniteFloat | None = None
+    accuracy: FiniteFloat | None = None
+    accepted: bool = False
+
+
 class Certified(_Part):
     """How far a segment is from the model it was made of.
 
@@ -147,7 +181,7 @@ class Manifest(_Part):
     """
 
     format: Literal["reservoir_hw.bundle"]
-    version: Literal[3]
+    version: Literal[4]
     manifest_sha256: Digest | None = Field(default=None, description="of everything else in the manifest")
     model: Text
     precision: Literal["fp32", "int8"]
@@ -163,6 +197,11 @@ class Manifest(_Part):
     crossings: tuple[Crossing, ...] = ()
     carried: tuple[Carried, ...] = ()
     stepwise: bool = False
+    washout: NonNegativeInt = Field(
+        default=0, description="so many answers from rest are not to be used: what the reservoir was is in them"
+    )
+    ranges: Ranges | None = Field(default=None, description="None: nobody knows")
+    loss: Loss | None = Field(default=None, description="of int8")
     whole_sequences: bool = Field(default=False, description="an answer depends on other steps than those before it")
     slots: tuple[Slot, ...] = ()
     tokenizer: FileName | None = None

@@ -17,7 +17,7 @@ from reservoir_hw.core.series_format import SeriesFormat
 from reservoir_hw.core.tokenizer import Tokenizer
 from reservoir_hw.core.validation import whole_number
 from reservoir_hw.readout.edge.bundle import write_bundle
-from reservoir_hw.readout.edge.manifest import WEIGHTS, Manifest, Slot
+from reservoir_hw.readout.edge.manifest import WEIGHTS, Loss, Manifest, Ranges, Slot
 from reservoir_hw.readout.edge.probe import record_probe
 from reservoir_hw.readout.edge.sessions import session_of
 from reservoir_hw.readout.export.certificate import certify, compared, random_inputs
@@ -44,6 +44,8 @@ def export_model(
     metrics: Metrics | None = None,
     facts: Mapping[str, Any] | None = None,
     series: SeriesFormat | None = None,
+    washout: int = 0,
+    ranges: Ranges | None = None,
 ) -> Manifest:
     """Write a trained model as a bundle; returns its manifest.
 
@@ -71,6 +73,10 @@ def export_model(
         Further entries of the provenance.
     series
         What the user's numbers are, if the model works with scaled ones.
+    washout
+        How many answers from rest are not to be used.
+    ranges
+        What inputs and targets were in training, in the user's numbers.
 
     Raises
     ------
@@ -92,6 +98,8 @@ def export_model(
         metrics=metrics,
         facts=facts,
         series=series,
+        washout=washout,
+        ranges=ranges,
     )
 
 
@@ -108,6 +116,9 @@ def write_plan(
     metrics: Metrics | None = None,
     facts: Mapping[str, Any] | None = None,
     series: SeriesFormat | None = None,
+    washout: int = 0,
+    ranges: Ranges | None = None,
+    loss: Loss | None = None,
 ) -> Manifest:
     """As `export_model`, for a model that was cut already; `devices` are those of the plan's reservoirs, if open."""
     if tokenizer is not None and tokenizer.vocabulary != plan.vocabulary:
@@ -150,6 +161,9 @@ def write_plan(
         "output": plan.output,
         "output_meaning": plan.output_meaning,
         "series": series,
+        "washout": whole_number("washout", washout, least=0),
+        "ranges": ranges,
+        "loss": loss,
         "reads_last": plan.reads_last,
         "segments": tuple(graph.segment for graph in plan.graphs),
         "crossings": tuple(plan.crossings),

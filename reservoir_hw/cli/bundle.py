@@ -51,15 +51,19 @@ def verify(bundle: BundlePath, json: JsonOption = False) -> None:
             [
                 str(segment.segment),
                 _printable(segment.graph),
-                f"{segment.largest_error:.2g}",
-                f"{segment.bound:.2g}",
-                f"{segment.largest_output:.3g}",
+                f"{segment.value} {segment.channel}",
+                f"{segment.error:.2g}",
+                f"{segment.limit:.2g}",
+                f"{segment.spread:.3g}",
                 "yes" if segment.passed else "NO",
             ]
             for segment in found.segments
         ]
-        note = f"{found.runtime}. All files have the size and the hash that the manifest names."
-        header = ["segment", "graph", "max|Δ|", "bound", "max|y|", "within"]
+        note = (
+            f"{found.runtime}. Error and limit are in spreads, the standard deviation of that output. All files have "
+            "the size and the hash that the manifest names."
+        )
+        header = ["segment", "graph", "output", "error", "limit", "spread", "within"]
         print_tables([Table(f"Golden outputs of {found.bundle}", header, rows, note)])
     if not found.passed:
         wrong = [str(segment.segment) for segment in found.segments if not segment.passed]
@@ -119,12 +123,15 @@ def _segments(about: Mapping[str, Any]) -> Table:
                 f"{segment['parameters']:,}",
                 _size(segment["bytes"]),
                 _size(segment["graph_bytes"]),
-                "" if one is None else f"{one['largest_error']:.2g}",
-                "" if one is None or one["bound"] is None else f"{one['bound']:.2g}",
+                "" if one is None else f"{one['error']:.2g}",
+                "" if one is None or one["limit"] is None else f"{one['limit']:.2g}",
             ]
         )
-    header = ["segment", "reads", "gives", "parameters", "weights", "graph", "max|Δ|", "bound"]
-    note = "max|Δ|: between graph and model when the bundle was made, over all inputs that were tried."
+    header = ["segment", "reads", "gives", "parameters", "weights", "graph", "error", "limit"]
+    note = (
+        "error: between graph and model when the bundle was made, over all inputs that were tried, in standard "
+        "deviations of the output."
+    )
     return Table("Segments", header, rows, note)
 
 

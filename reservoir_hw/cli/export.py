@@ -18,7 +18,8 @@ def export(
         typer.Option("-o", "--out", metavar="PATH", help="The bundle, or header. (default: model.rhw, or model.h)"),
     ] = None,
     precision: Annotated[
-        Literal["fp32", "int8"], typer.Option(help="int8: weights in 8 bits; says what that costs in the test.")
+        Literal["fp32", "int8"],
+        typer.Option(help="int8: rounded weights; refused where the test suffers."),
     ] = "fp32",
     target: Annotated[
         Literal["segments", "whole", "c"],
@@ -35,6 +36,9 @@ def export(
     offline: Annotated[
         bool, typer.Option("--offline", help="Open no device: no comparison on recorded states, no probe response.")
     ] = False,
+    accept_loss: Annotated[
+        bool, typer.Option("--accept-loss", help="Write int8 even where it costs more than is harmless.")
+    ] = False,
     force: Annotated[bool, typer.Option("--force", help="Replace what is there.")] = False,
     json: JsonOption = False,
 ) -> None:
@@ -48,7 +52,7 @@ def export(
     with own_stdout(json), progress_bar() as progress:
         exported = export_run(
             run, out, precision=precision, target=target, row=row, reservoir=reservoir, offline=offline, force=force,
-            progress=progress,
+            accept_loss=accept_loss, progress=progress,
         )  # fmt: skip
     if json:
         print_json(exported.as_dict())

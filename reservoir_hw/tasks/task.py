@@ -6,6 +6,7 @@ import copy
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal, Protocol, Self, get_args
 
@@ -17,6 +18,7 @@ from reservoir_hw.core.configuration import Config, Document, validate
 from reservoir_hw.core.documents import Corpus
 from reservoir_hw.core.errors import ConfigurationError, InputRangeError, ShapeError
 from reservoir_hw.core.seeds import generator
+from reservoir_hw.tasks.ranges import ranges_of
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -237,6 +239,11 @@ class Task(ABC):
     def inputs(self) -> int:
         """Number of input channels."""
         return self.train.inputs.shape[2]
+
+    @cached_property
+    def ranges(self) -> dict[str, Any]:
+        """What inputs and targets were in training, in the user's numbers: see `ranges_of`."""
+        return ranges_of(self.train, self.series)
 
     @property
     def test_follows(self) -> bool:

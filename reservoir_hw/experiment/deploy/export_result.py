@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from reservoir_hw.experiment.deploy.quantised import Metrics
+from reservoir_hw.readout.edge.manifest import Loss
 from reservoir_hw.tasks.task import Table
 
 if TYPE_CHECKING:
@@ -29,6 +30,8 @@ class ExportResult:
     manifest: Manifest | None = None
     parameters: list[int] = field(default_factory=list)
     metrics: Metrics = field(default_factory=dict)
+    loss: Loss | None = None
+    """What int8 costs."""
     notes: list[str] = field(default_factory=list)
     prompt: str = "TEXT"
     """What a language model can continue, for instance."""
@@ -44,6 +47,7 @@ class ExportResult:
             "precision": self.precision,
             "bytes": self.bytes,
             "metrics": self.metrics,
+            "loss": None if self.loss is None else self.loss.model_dump(mode="json"),
             "notes": self.notes,
             "command": self.command,
         }
@@ -66,7 +70,10 @@ class ExportResult:
                 [name, f"{pair['before']:.4f}", f"{pair['after']:.4f}", f"{pair['after'] - pair['before']:+.4f}"]
                 for name, pair in self.metrics.items()
             ]
-            tables.append(Table("What int8 costs", ["metric of the test", "before", "int8", "difference"], rows))
+            bits = "weights in 7 bits" if self.manifest is not None else "weights and states in 8 bits"
+            tables.append(
+                Table(f"What int8 costs ({bits})", ["metric of the test", "before", "int8", "difference"], rows)
+            )
         return tables
 
 
@@ -80,12 +87,13 @@ def _segments(manifest: Manifest, parameters: Sequence[int]) -> Table:
                 ", ".join(value.name for value in segment.gives),
                 f"{parameters[number]:,}",
                 f"{manifest.files[segment.graph].bytes:,}",
-                f"{certified.largest_error:.1e}",
-                "-" if certified.bound is None else f"{certified.bound:.1e}",
+                f"{certified.error:.1e}",
+                "-" if certified.limit is None else f"{certified.limit:.1e}",
             ]
         )
     return Table(
         f"{manifest.model}, {manifest.precision}",
-        ["segment", "reads", "gives", "parameters", "bytes of the graph", "largest error", "bound"],
+        ["segment", "reads", "gives", "parameters", "bytes of the graph", "largest error", "limit"],
         rows,
+        "Errors and limits are in standard deviations of the output.",
     )

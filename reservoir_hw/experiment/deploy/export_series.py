@@ -18,8 +18,17 @@ from reservoir_hw.experiment.deploy.job import (
     check_devices,
     simulated_networks,
 )
-from reservoir_hw.experiment.deploy.quantised import Metrics, QuantisedReadout, series_metrics, session_computes
+from reservoir_hw.experiment.deploy.quantised import (
+    Metrics,
+    QuantisedReadout,
+    check_loss,
+    random_loss,
+    series_loss,
+    session_computes,
+)
+from reservoir_hw.experiment.deploy.stored import Stored
 from reservoir_hw.readout.configuration import StateReadoutConfig
+from reservoir_hw.readout.edge.manifest import Loss
 
 if TYPE_CHECKING:
     from reservoir_hw.readout.export.plan import Values
@@ -30,35 +39,39 @@ def export_readout(work: ExportJob, *, offline: bool) -> ExportResult:
     row, config = work.row, work.row.point.config
     settings = cast(StateReadoutConfig, config.readout)
     readout: Any = settings.load(row.weights)
-    repetitions = config.training.repetitions
-    notes = []
+    stored = Stored(row)
     if settings.keeps_learning:
-        notes.append("The readout went on learning in the test; what is exported has its last weights and stays so.")
-    metrics: Metrics = {}
+        stored.notes.append("The readout went on learning in the test; what is exported has its last weights.")
     if offline:
         (spec,) = row.reservoirs
-        exported = _write_readout(work, readout, spec, None, None, {}, repetitions)
-    else:
-        from reservoir_hw.readout.export.recording import record_series
+        return _write_readout(work, readout, spec, None, None, stored, ranges_of(spec, None, None))
+    from reservoir_hw.readout.export.recording import record_series
 
-        task = row.task()
-        work.say("opening")
-        with work.device.of(row.point, task) as device:
-            check_devices(row, [device])
-            tested = bool(task.test.targets.shape[1])
-            split = task.test if tested else task.train
-            inputs = split.inputs[:1, : min(RECORDED_STEPS, split.steps_of(slice(1)))]
-            work.say(f"recording {inputs.shape[1]} steps")
-            recorded = record_series(device, inputs)
-            ranges = ranges_of(device.spec, recorded, task)
-            if work.precision == "int8" and tested:
-                quantised = _quantised_readout(work, readout, device.spec, ranges)
-                add = work.say("driving the test", len(task.test.inputs) * task.test.inputs.shape[1] * repetitions)
-                metrics = series_metrics(row.point, task, device, readout, quantised, add)
-            exported = _write_readout(work, readout, device.spec, device, recorded, metrics, repetitions, ranges)
-    exported.notes += notes
-    exported.metrics = metrics
-    return exported
+    task = row.task()
+    work.say("opening")
+    with work.device.of(row.point, task) as device:
+        check_devices(row, [device])
+        tested = bool(task.test.targets.shape[1])
+        split = task.test if tested else task.train
+        steps = min(stored.washout + RECORDED_STEPS, split.steps_of(slice(1)))
+        work.say(f"recording {steps} steps")
+        recorded = record_series(device, split.inputs[:1, :steps])
+        if steps <= stored.washout:
+            stored.notes.append(
+                f"The washout of {stored.washout} steps is longer than what there is to drive: {steps}."
+            )
+        if tested and not (task.closed_loop or settings.keeps_learning):
+            given = recorded["inputs"] if readout.input_connection else None
+            stored.settles(np.asarray(readout.predict(recorded["states_0"], given)))
+        ranges = ranges_of(device.spec, recorded, task)
+        metrics, loss = {}, None
+        if work.precision == "int8" and tested:
+            quantised = _quantised_readout(work, readout, device.spec, ranges)
+            driven = len(task.test.inputs) * task.test.inputs.shape[1] * config.training.repetitions
+            add = work.say("driving the test", driven)
+            metrics, loss = series_loss(row.point, task, device, readout, quantised, stored, recorded, add)
+            loss = check_loss(loss, metrics, stored.spread, accept=work.accept_loss)
+        return _write_readout(work, readout, device.spec, device, recorded, stored, ranges, metrics, loss)
 
 
 def _write_readout(
@@ -67,28 +80,42 @@ def _write_readout(
     spec: ReservoirSpec,
     device: Reservoir | None,
     recorded: Values | None,
-    metrics: Metrics,
-    repetitions: int,
-    ranges: dict[str, tuple[float, float]] | None = None,
+    stored: Stored,
+    ranges: dict[str, tuple[float, float]],
+    metrics: Metrics | None = None,
+    loss: Loss | None = None,
 ) -> ExportResult:
+    metrics = metrics or {}
+    repetitions = work.row.point.config.training.repetitions
     if work.target == "c":
-        limits = ranges if ranges is not None else ranges_of(spec, None, None)
-        return write_header(work, readout, [spec], limits, recorded)
-    from reservoir_hw.readout.export.segments import plan_of_states
-    from reservoir_hw.readout.export.whole_model import whole_plan
-
-    devices = [] if device is None else [device]
-    if work.target == "whole":
-        if repetitions > 1:
-            raise ConfigurationError(
-                f"training.repetitions is {repetitions}, and a network without noise has nothing to average: run the "
-                "experiment with 1, or export the segments"
-            )
-        plan = whole_plan(readout, simulated_networks(devices), work.precision, reservoir=device)
-        recorded = carried_at_rest(plan, recorded)
+        exported = write_header(work, readout, [spec], ranges, recorded, stored)
     else:
-        plan = plan_of_states(readout, spec, work.precision, recorded=recorded)
-    return work.write_bundle(plan, devices, recorded, metrics, repetitions=repetitions)
+        from reservoir_hw.readout.export.segments import plan_of_states
+        from reservoir_hw.readout.export.whole_model import whole_plan
+
+        devices = [] if device is None else [device]
+        if work.target == "whole":
+            if repetitions > 1:
+                raise ConfigurationError(
+                    f"training.repetitions is {repetitions}, and a network without noise has nothing to average: run "
+                    "the experiment with 1, or export the segments"
+                )
+            plan = whole_plan(readout, simulated_networks(devices), work.precision, reservoir=device)
+            recorded = carried_at_rest(plan, recorded)
+        else:
+            plan = plan_of_states(readout, spec, work.precision, recorded=recorded, spread=stored.spread)
+        if work.precision == "int8" and loss is None:
+            loss = Loss(judged_on="nothing")
+            if stored.spread is not None and (spec.state_range is not None or plan.state_scale is not None):
+                loss = random_loss(plan_of_states(readout, spec, spread=stored.spread), plan, stored.spread)
+                loss = check_loss(loss, {}, stored.spread, accept=work.accept_loss)
+        exported = work.write_bundle(
+            plan, devices, recorded, metrics,
+            repetitions=repetitions, spread=stored.spread, washout=stored.washout, ranges=stored.ranges, loss=loss,
+        )  # fmt: skip
+    exported.notes += stored.notes
+    exported.metrics, exported.loss = metrics, loss
+    return exported
 
 
 def _quantised_readout(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -21,10 +21,11 @@ from reservoir_hw.experiment.deploy.job import (
     check_devices,
     simulated_networks,
 )
-from reservoir_hw.experiment.deploy.quantised import Metrics, session_computes, text_metrics
+from reservoir_hw.experiment.deploy.quantised import Metrics, check_loss, session_computes, text_loss
 from reservoir_hw.experiment.deploy.trained import TrainedRow
 from reservoir_hw.experiment.run.by_gradients import model_of, opened_model
 from reservoir_hw.experiment.run.text_plan import gradient_of
+from reservoir_hw.readout.edge.manifest import Loss
 from reservoir_hw.tasks.task import Tokens
 
 if TYPE_CHECKING:
@@ -69,15 +70,17 @@ def _write_model(
 
     recorded = None if task is None else _recorded_text(work, model, task)
     metrics: Metrics = {}
-    if work.precision == "int8" and task is not None:
-        metrics = _text_metrics(work, model, task, session_computes(plan_of(model, (), "int8")))
+    loss = None
+    if work.precision == "int8":
+        metrics, loss = _text_loss(work, model, task, lambda: session_computes(plan_of(model, (), "int8")))
     if work.target == "whole":
         networks = simulated_networks([layer.reservoir for layer in model.reservoir_layers])
         plan = whole_plan(model, networks, work.precision)
         recorded = carried_at_rest(plan, recorded)
     else:
         plan = plan_of(model, (), work.precision)
-    exported = work.write_bundle(plan, devices or [], recorded, metrics, tokenizer=tokenizer)
+    exported = work.write_bundle(plan, devices or [], recorded, metrics, tokenizer=tokenizer, loss=loss)
+    exported.loss = loss
     if task is not None:
         exported.prompt = tokenizer.decode(joined(task.tokens_test)[:_PROMPT]).split("\n")[0] or exported.prompt
     return exported
@@ -96,25 +99,34 @@ def _write_model_header(
     recorded = None if task is None else _recorded_text(work, model, task)
     ranges = ranges_of(spec, recorded, None)
     metrics: Metrics = {}
-    if work.precision == "int8" and task is not None:
-        from reservoir_hw.readout.export.c_header import int8_readout
-        from reservoir_hw.readout.export.segments import plan_of
+    loss = None
+    if work.precision == "int8":
 
-        coded = int8_readout(model.readout, **used_ranges(model.readout, ranges))
-        drive = plan_of(model).references[0]
-        metrics = _text_metrics(
-            work, model, task, [drive, lambda given: {"outputs": coded.predict(given["states_0"])[0]}]
-        )
+        def quantised() -> list[Any]:
+            from reservoir_hw.readout.export.c_header import int8_readout
+            from reservoir_hw.readout.export.segments import plan_of
+
+            coded = int8_readout(model.readout, **used_ranges(model.readout, ranges))
+            return [plan_of(model).references[0], lambda given: {"outputs": coded.predict(given["states_0"])[0]}]
+
+        metrics, loss = _text_loss(work, model, task, quantised)
     exported = write_header(work, model.readout, [device.spec for device in devices or []] or [spec], ranges, recorded)
-    exported.metrics = metrics
+    exported.metrics, exported.loss = metrics, loss
     return exported
 
 
-def _text_metrics(work: ExportJob, model: TokenModel, task: Tokens, quantised: Sequence[Any]) -> Metrics:
+def _text_loss(
+    work: ExportJob, model: TokenModel, task: Tokens | None, quantised: Callable[[], Sequence[Any]]
+) -> tuple[Metrics, Loss]:
+    """What int8 costs; nobody knows without a text."""
+    if task is None:
+        return {}, Loss(judged_on="nothing")
     from reservoir_hw.readout.export.segments import plan_of
 
     add = work.say("judging int8 on the test", len(joined(task.tokens_test)))
-    return text_metrics(model, plan_of(model), quantised, task, gradient_of(work.row.point.config).options, add)
+    options = gradient_of(work.row.point.config).options
+    metrics, loss = text_loss(model, plan_of(model), quantised(), task, options, add)
+    return metrics, check_loss(loss, metrics, None, accept=work.accept_loss)
 
 
 def _recorded_text(work: ExportJob, model: TokenModel, task: Tokens) -> Values:

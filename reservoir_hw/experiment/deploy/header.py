@@ -12,29 +12,17 @@ import numpy as np
 from reservoir_hw.core.errors import ConfigurationError
 from reservoir_hw.core.files import replace_file
 from reservoir_hw.core.spec import ReservoirSpec
-from reservoir_hw.experiment.deploy.export_result import ExportResult, Precision
+from reservoir_hw.experiment.deploy.export_result import ExportResult
 from reservoir_hw.experiment.deploy.job import ExportJob
+from reservoir_hw.experiment.deploy.stored import Stored
+from reservoir_hw.readout.edge.spread import spread_of
 from reservoir_hw.tasks.task import Task
 
 if TYPE_CHECKING:
     from reservoir_hw.readout.export.plan import Values
 
-# Of the standard deviation of an output: what the precision of a header may change. Then how it is measured, and what
-# to do where it is more.
-_LIMITS: dict[Precision, tuple[float, str, str]] = {
-    "fp32": (
-        1e-3,
-        "at most",
-        "Large states and weights that cancel are lost in float32: train again on states that are scaled to about 1 "
-        "and have no large mean, or with a larger alpha",
-    ),
-    "int8": (
-        0.25,
-        "a root mean square of",
-        "Large weights that cancel are lost in 8 bits: train again with a larger alpha, or on rounded states "
-        "(as_coded), or export with --precision fp32",
-    ),
-}
+LIMIT = 1e-3
+"""Of the error of a header that computes in float32, in spreads of the output."""
 
 
 def ranges_of(spec: ReservoirSpec, recorded: Values | None, task: Task | None) -> dict[str, tuple[float, float]]:
@@ -61,48 +49,34 @@ def used_ranges(readout: Any, ranges: Mapping[str, tuple[float, float]]) -> dict
     return {name: ranges[name] for name in names if name in ranges}
 
 
-def precision_note(
-    readout: Any, precision: Precision, recorded: Values, ranges: Mapping[str, tuple[float, float]] | None = None
-) -> str:
-    """What the precision of a header changes on recorded states, in words; `ranges` are those of int8.
+def precision_note(readout: Any, recorded: Values, stored: Stored | None = None) -> str:
+    """What float32 changes on recorded states behind the washout, in words.
 
-    Raises `ConfigurationError` where an output loses more than `_LIMITS` says, of its standard deviation.
+    Raises `ConfigurationError` where an output loses more than `LIMIT` of what it moves by.
     """
     states, inputs = recorded["states_0"], recorded.get("inputs")
     if not getattr(readout, "input_connection", False):
         inputs = None
-    exact = header_outputs(readout, states, inputs, np.float64)
-    steps = tuple(range(exact.ndim - 1))
     # Overflow is an error of its own, found below.
     with np.errstate(over="ignore", invalid="ignore"):
-        if precision == "fp32":
-            # Rounding errors of one output are of one size: the largest says it all.
-            errors = np.abs(header_outputs(readout, states, inputs, np.float32) - exact).max(axis=steps)
-            coarsest = 8 * np.finfo(np.float32).eps
-        else:
-            from reservoir_hw.readout.export.c_header import int8_readout
-
-            found = int8_readout(readout, **ranges or {}).predict(states, inputs)[0]
-            errors = np.sqrt(np.square(found - exact).mean(axis=steps))
-            coarsest = 1 / 127
-    spread = exact.std(axis=steps)
-    limit, how, advice = _LIMITS[precision]
-    # An output that hardly moves is as near as this precision comes to it.
-    allowed = np.maximum(limit * spread, coarsest * np.abs(exact).max(axis=steps))
-    # The output that loses most; NaN loses all.
-    lost = np.nan_to_num(errors / np.maximum(allowed, np.finfo(np.float64).tiny), nan=np.inf)
+        both = [header_outputs(readout, states, inputs, dtype) for dtype in (np.float32, np.float64)]
+        single, exact = both if stored is None else map(stored.behind, both)
+        spread = spread_of(exact) if stored is None or stored.spread is None else stored.spread
+        errors = np.abs(single - exact).reshape(-1, len(spread)).max(axis=0) / spread
+    # NaN loses all.
+    lost = np.nan_to_num(errors, nan=np.inf)
     worst = int(lost.argmax())
     measured = (
-        f"{how} {errors[worst]:.2g} on {math.prod(exact.shape[:-1])} recorded steps (output {worst}, whose standard "
-        f"deviation is {spread[worst]:.2g})"
+        f"at most {errors[worst]:.2g} of what it moves by on {math.prod(exact.shape[:-1])} recorded steps (output "
+        f"{worst}, whose standard deviation is {spread[worst]:.2g})"
     )
-    name = "float32" if precision == "fp32" else "int8"
-    if lost[worst] > 1:
+    if lost[worst] > LIMIT:
         raise ConfigurationError(
-            f"a header that computes in {name} differs from this readout by {measured}: more than {limit:g} of it. "
-            f"{advice}; nothing was written"
+            f"a header that computes in float32 differs from this readout by {measured}: more than {LIMIT:g} of it. "
+            "Large states and weights that cancel are lost in float32: train again on states that are scaled to about "
+            "1 and have no large mean, or with a larger alpha; nothing was written"
         )
-    return f"{name} changes an output by {measured}."
+    return f"float32 changes an output by {measured}."
 
 
 def header_outputs(readout: Any, states: np.ndarray, inputs: np.ndarray | None, dtype: Any) -> np.ndarray:
@@ -129,6 +103,7 @@ def write_header(
     specs: Sequence[ReservoirSpec],
     ranges: Mapping[str, tuple[float, float]],
     recorded: Values | None,
+    stored: Stored | None = None,
 ) -> ExportResult:
     """Write the header of a readout, with what was trained where in its comment."""
     from reservoir_hw.readout.export.c_header import c_header
@@ -143,8 +118,8 @@ def write_header(
     }
     used = used_ranges(readout, ranges) if work.precision == "int8" else {}
     notes = [f"{key.replace('_', ' ')} {low:g} to {high:g}" for key, (low, high) in used.items()]
-    if recorded is not None:
-        notes.append(precision_note(readout, work.precision, recorded, used))
+    if recorded is not None and work.precision == "fp32":
+        notes.append(precision_note(readout, recorded, stored))
     text = c_header(readout, name=name, precision=work.precision, provenance=provenance, series=work.row.series, **used)
     work.path.parent.mkdir(parents=True, exist_ok=True)
     replace_file(work.path, text)

@@ -39,6 +39,8 @@ class ExportJob:
     progress: Progress | None
     device: OpenDevice = field(default_factory=OpenDevice)
     """Opens the reservoir, or has it open already."""
+    accept_loss: bool = False
+    """Whether int8 may cost more than is harmless."""
 
     def say(self, what: str, steps: int = 0) -> Callable[[int], None]:
         """Begin something that takes this many steps, and tell the result."""

@@ -10,12 +10,17 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from reservoir_hw.core.documents import joined
+from reservoir_hw.core.errors import ConfigurationError
 from reservoir_hw.core.reservoir import Reservoir
+from reservoir_hw.core.seeds import generator
 from reservoir_hw.experiment.configuration.experiment import Point
+from reservoir_hw.experiment.deploy.stored import Stored
 from reservoir_hw.experiment.states.closed_loop import forecast
 from reservoir_hw.experiment.states.drive import OnSteps, driven, predict_into
 from reservoir_hw.experiment.states.plan import goes_on, plan
 from reservoir_hw.readout.configuration import Readout
+from reservoir_hw.readout.edge.manifest import Loss
+from reservoir_hw.readout.edge.spread import INT8_LIMIT, spread_of
 from reservoir_hw.tasks.task import Evaluation, Task, Tokens
 
 if TYPE_CHECKING:
@@ -30,6 +35,8 @@ Metrics = dict[str, dict[str, float]]
 Compute = Callable[[dict[str, np.ndarray]], dict[str, np.ndarray]]
 
 Answers = Callable[["Crossing", "Values"], np.ndarray]
+
+_RANDOM_STEPS = 500
 
 TOKENS = 20_000
 """Of the test, on which language models are judged at most."""
@@ -50,15 +57,26 @@ class QuantisedReadout:
         return self.outputs(np.asarray(states), None if inputs is None else np.asarray(inputs))
 
 
-def series_metrics(
-    point: Point, task: Task, reservoir: Reservoir, readout: Readout, quantised: QuantisedReadout, on_steps: OnSteps
-) -> Metrics:
+def series_loss(
+    point: Point,
+    task: Task,
+    reservoir: Reservoir,
+    readout: Readout,
+    quantised: QuantisedReadout,
+    stored: Stored,
+    recorded: Values,
+    on_steps: OnSteps,
+) -> tuple[Metrics, Loss]:
     """Drive an open device with the test once more and let both readouts read the same states.
 
-    In a closed loop, where the answers are the next inputs, each readout has a forecast of its own.
+    In a closed loop, where the answers are the next inputs, each readout has a forecast of its own; and the error is
+    that of their answers to what was `recorded`.
     """
     both: list[Any] = [readout, quantised]
     if task.closed_loop:
+        given = recorded["inputs"] if readout.input_connection else None
+        pair = [np.asarray(one.predict(recorded["states_0"], given)) for one in both]
+        valid = np.ones(pair[0].shape[:2], bool)
         horizon = task.test.targets.shape[1]
         outputs = [forecast(reservoir, one, task.test.inputs, horizon, on_steps) for one in both]
     else:
@@ -75,17 +93,66 @@ def series_metrics(
             if chunk.split == "test":
                 for one, target in zip(both, outputs, strict=True):
                     predict_into(one, chunk, states, target)
-    return _pairs(*(task.evaluate(found, "scores") for found in outputs))
+        pair, valid = outputs, task.test.valid
+    metrics = _pairs(*(task.evaluate(found, "scores") for found in outputs))
+    before, after = (stored.behind(one)[stored.behind(valid)] for one in pair)
+    spread = spread_of(before) if stored.spread is None else stored.spread
+    right = metrics.get("accuracy")
+    lost = None if right is None else right["before"] - right["after"]
+    return metrics, Loss(judged_on="test", error=rms_of(after, before, spread), accuracy=lost)
 
 
-def text_metrics(
+def rms_of(after: np.ndarray, before: np.ndarray, spread: np.ndarray) -> float:
+    """Root mean square of what changes in the output (..., outputs) that loses most, in its spreads."""
+    apart = (np.asarray(after, np.float64) - before).reshape(-1, len(spread)) / spread
+    return float(np.sqrt(np.square(apart).mean(axis=0)).max())
+
+
+def random_loss(exact: Plan, quantised: Plan, spread: np.ndarray) -> Loss:
+    """What int8 changes on random states as large as those of the training, where there is no device."""
+    from reservoir_hw.readout.export.certificate import random_inputs
+
+    given = random_inputs(quantised, (1, _RANDOM_STEPS), generator(0, "int8"))
+    (reference,), (compute,) = exact.references, session_computes(quantised)
+    error = rms_of(compute(given)["outputs"], reference(given)["outputs"], spread)
+    return Loss(judged_on="stored outputs", error=error)
+
+
+def check_loss(loss: Loss, metrics: Metrics, spread: np.ndarray | None, *, accept: bool) -> Loss:
+    """Raise `ConfigurationError` where int8 costs more than is harmless, and nobody said that it may (`accept`)."""
+    found = []
+    if loss.error is not None and loss.error > INT8_LIMIT:
+        moves = "" if spread is None or len(spread) > 1 else f" (a standard deviation of {spread[0]:.3g})"
+        found.append(
+            f"changes an output by a root mean square of {loss.error:.3g} of what it moves by{moves}; at most "
+            f"{INT8_LIMIT:g} is taken for harmless"
+        )
+    entropy = metrics.get("cross_entropy", {}).get("before", 0.0)
+    if loss.cross_entropy is not None and loss.cross_entropy > max(0.01 * entropy, 0.001):
+        found.append(f"raises the cross-entropy by {loss.cross_entropy:.3g} nats; at most 1 % or 0.001 is harmless")
+    right = metrics.get("accuracy", {}).get("before", 0.0)
+    if loss.cross_entropy is None and loss.accuracy is not None and loss.accuracy > 0.01 * right:
+        found.append(f"lowers the accuracy by {loss.accuracy:.3g}; at most 1 % of it is harmless")
+    if not found:
+        return loss
+    told = "".join(f"; {name} {pair['before']:.4g} becomes {pair['after']:.4g}" for name, pair in metrics.items())
+    if not accept:
+        raise ConfigurationError(
+            f"int8 {' and '.join(found)}{told}. Large weights that cancel are lost in so few bits: train again with a "
+            "larger alpha, or on rounded states (as_coded), or export with --precision fp32; --accept-loss "
+            "(accept_loss) writes it all the same. Nothing was written"
+        )
+    return loss.model_copy(update={"accepted": True})
+
+
+def text_loss(
     model: TokenModel,
     reference: Plan,
     quantised: Sequence[Compute],
     task: Tokens,
     options: TrainingOptions,
     on_steps: OnSteps,
-) -> Metrics:
+) -> tuple[Metrics, Loss]:
     """Judge a language model and its quantised segments on the first `TOKENS` tokens of the test.
 
     A deterministic device is driven by each, so that it meets what the rounding makes of its drive. One that answers
@@ -117,17 +184,42 @@ def text_metrics(
         counted = following >= 0
         count += int(counted.sum())
         sums += [_scored(logits[counted], following[counted]) for logits in (before, after)]
-    return _pairs(*(task.evaluation_of(float(loss), float(hits)) for loss, hits in sums / count))
+    grown = float(sums[1, 0] - sums[0, 0]) / count
+    metrics = _pairs(*(task.evaluation_of(float(loss), float(hits)) for loss, hits in sums / count))
+    metrics["cross_entropy"] = {"before": float(sums[0, 0] / count), "after": float(sums[1, 0] / count)}
+    return metrics, Loss(judged_on="test", cross_entropy=grown)
 
 
 def session_computes(plan: Plan) -> list[Compute]:
-    """The plan's graphs as functions of their values."""
+    """The plan's graphs as functions of their values, step by step, as `infer` drives a pipe.
+
+    In int8 all inputs of a call share one scale, so an answer depends on what else is in the call.
+    """
     from reservoir_hw.readout.export.exporter import built
 
     _, sessions = built(plan, {})
 
     def compute(session: Any, names: list[str]) -> Compute:
-        return lambda given: dict(zip(names, session.run(names, given), strict=True))
+        def by_steps(given: Values) -> Values:
+            batch, steps = next(iter(given.values())).shape[:2]
+            if plan.whole_sequences:
+                return dict(zip(names, session.run(names, given), strict=True))
+            rows = [
+                [
+                    session.run(names, {name: value[row : row + 1, at : at + 1] for name, value in given.items()})
+                    for at in range(steps)
+                ]
+                for row in range(batch)
+            ]
+            joined = [
+                np.asarray(sum(int(step[place]) for row in rows for step in row))
+                if not rows[0][0][place].ndim
+                else np.concatenate([np.concatenate([step[place] for step in row], 1) for row in rows])
+                for place in range(len(names))
+            ]
+            return dict(zip(names, joined, strict=True))
+
+        return by_steps
 
     return [
         compute(session, [value.name for value in graph.gives])

@@ -157,8 +157,8 @@ def _columns_of(line: str, names: Sequence[str], where: str) -> tuple[list[int],
 
 def line_of(values: np.ndarray) -> str:
     """The outputs of one step as a line of csv, with all digits that their precision has."""
-    digits = 9 if values.dtype == np.float32 else 15
-    return ",".join(f"{value:.{digits}g}" for value in values) + "\n"
+    single = values.dtype == np.float32
+    return ",".join(f"{value:.9g}" if single else repr(float(value)) for value in values) + "\n"
 
 
 def header_of(series: SeriesFormat | None, *more: str) -> str:

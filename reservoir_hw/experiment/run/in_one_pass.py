@@ -516,6 +516,6 @@ def _keep(run: PointRun, found: _Found) -> None:
     found.readout.save(run.files.path_of(run.files.weights))
     write_array(run.files.path_of(run.files.outputs), found.outputs)
     files = {"file": run.files.weights, "outputs": run.files.outputs}
-    record = {"reservoir": found.device, "readout": {**files, **found.readout.report_}}
+    record = {"reservoir": found.device, "readout": {**files, **found.readout.report_}, "ranges": run.task.ranges}
     run.keep(evaluation, record, elsewhere=found.elsewhere)
     run.result.readout = found.readout

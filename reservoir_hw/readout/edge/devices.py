@@ -16,7 +16,7 @@ from reservoir_hw.core.reservoir import Reservoir
 from reservoir_hw.core.reservoir_config import ReservoirConfig, open_reservoir, reservoir_config
 from reservoir_hw.readout.edge.bundle import Bundle
 from reservoir_hw.readout.edge.manifest import Slot
-from reservoir_hw.readout.edge.verification import deviation, golden_values, relative
+from reservoir_hw.readout.edge.verification import deviation, golden_values
 
 log = logging.getLogger(__name__)
 
@@ -79,23 +79,23 @@ def check_device(device: Reservoir, slot: Slot, number: int, *, any_device: bool
 class Cast:
     """The states of a device in another precision than those of the training.
 
-    `largest_error` is the certificate's at the lower of both precisions: its own, and what an output changes on the
-    bundle's golden values when the states pass float32; `largest_output` is the size of that output. Both are None
-    where the bundle has no golden values.
+    `error` is the certificate's at the lower of both precisions: its own, and what an output changes on the bundle's
+    golden values when the states pass float32, in spreads (standard deviations of that output, which is `spread`). Both
+    are None where the bundle has no golden values.
     """
 
     reservoir: int
     trained: str
     device: str
-    largest_error: float | None
-    largest_output: float | None
+    error: float | None
+    spread: float | None
 
     def __str__(self) -> str:
         cost = (
             "the bundle has no golden values to say what that costs"
-            if self.largest_error is None
+            if self.error is None
             else f"on the golden states of the bundle, the graphs then differ from the model by at most "
-            f"{self.largest_error:.1e} (an output of size {self.largest_output:.2g})"
+            f"{self.error:.1e} of an output's standard deviation ({self.spread:.2g})"
         )
         return (
             f"reservoir {self.reservoir} gives states of {self.device}, and the model was trained on {self.trained}: "
@@ -121,17 +121,17 @@ def casts_of(devices: Sequence[Reservoir], bundle: Bundle, sessions: Sequence[An
 def _through_single(
     bundle: Bundle, sessions: Sequence[Any], golden: Mapping[str, np.ndarray], rounded: set[str]
 ) -> tuple[float, float]:
-    """Largest error and largest output of all segments that read `rounded` values, when these pass float32."""
+    """Largest error, and the spread that it is measured in, where segments read `rounded` values in float32."""
     found = []
     for index, segment in enumerate(bundle.manifest.segments):
         if rounded & {value.name for value in segment.reads}:
             given = {value.name: golden[f"segment_{index}/{value.name}"].copy() for value in segment.reads}
             for name in rounded & set(given):
                 given[name] = given[name].astype(np.float32).astype(given[name].dtype)
-            error, size = deviation(bundle, index, sessions[index], given, golden)
-            certified = [one.largest_error for one in bundle.manifest.certificate.segments if one.segment == index]
-            found.append((error + sum(certified), size))
-    return max(found, key=relative)
+            worst = deviation(bundle, index, sessions[index], given, golden)
+            certified = [one.error for one in bundle.manifest.certificate.segments if one.segment == index]
+            found.append((worst.error + sum(certified), worst.spread))
+    return max(found)
 
 
 def _listed(reservoirs: AnyReservoir | Sequence[AnyReservoir] | None) -> list[AnyReservoir]:

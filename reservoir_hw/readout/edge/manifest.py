@@ -148,16 +148,17 @@ class Loss(_Part):
 
 
 class Certified(_Part):
-    """How far a segment is from the model it was made of.
+    """How far a segment is from the model it was made of, in spreads: standard deviations of the output.
 
-    `largest_error` and `largest_output` are of that value and those inputs, of all that were tried, where the error is
-    largest in units of the bound.
+    Of all inputs that were tried it is that `channel` of that `value` whose error is largest in units of its limit.
     """
 
     segment: NonNegativeInt
-    largest_error: NonNegativeFloat
-    largest_output: NonNegativeFloat
-    bound: NonNegativeFloat | None = Field(description="None: quantised, which `metrics` judge")
+    value: Name
+    channel: NonNegativeInt
+    error: NonNegativeFloat
+    limit: NonNegativeFloat | None = Field(description="None: quantised, which `loss` judges")
+    spread: NonNegativeFloat
     random_shapes: tuple[tuple[int, ...], ...]
     recorded_steps: NonNegativeInt
 

@@ -190,7 +190,7 @@ class EdgeRunner:
         given = self.checked(inputs)
         self._begin_if_other(given.shape[0])
         if not given.shape[1]:
-            return self._as_user(np.zeros((*given.shape[:2], *self.manifest.output.shape), np.float32))
+            return self._as_user(np.zeros((*given.shape[:2], *self.manifest.output.shape), self.manifest.output.dtype))
         return self._as_user(self._advance(given))
 
     def step(self, inputs: Any) -> np.ndarray:

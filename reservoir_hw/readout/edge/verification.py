@@ -12,35 +12,31 @@ import numpy as np
 
 from reservoir_hw.core.errors import ConfigurationError
 from reservoir_hw.readout.edge.bundle import Bundle
-from reservoir_hw.readout.edge.manifest import Segment
+from reservoir_hw.readout.edge.manifest import Manifest, Segment, Value
 from reservoir_hw.readout.edge.sessions import first_line, import_onnxruntime, make_session
-
-BOUND = {"fp32": 1e-5, "int8": 1e-2}
-"""Largest |Δ| of an output over max(1, max|y|).
-
-int8 kernels differ between processors: where an activation lies between two of its 8-bit steps, the last bit of a
-float decides, and one step is 1/255 of the range of all activations of the layer.
-"""
+from reservoir_hw.readout.edge.spread import INT8_LIMIT, LIMITS, WHOLE_LIMIT, Deviation, deviation_of
 
 
 @dataclass(frozen=True)
 class Checked:
     """A segment, run on its golden inputs and compared with its golden outputs.
 
-    `largest_error` and `largest_output` are of that output whose error is largest in units of its bound. Golden
-    outputs that are empty, or not finite, agree with nothing.
+    `error` and `limit` are those of the output whose error is largest in units of its limit, in spreads: `spread` is
+    how much it moved in the run. Golden outputs that are empty, or not finite, agree with nothing.
     """
 
     segment: int
     graph: str
-    largest_error: float
-    largest_output: float
-    bound: float
+    value: str
+    channel: int
+    error: float
+    limit: float
+    spread: float
 
     @property
     def passed(self) -> bool:
-        """Whether the error is within the bound; not a number is not."""
-        return self.largest_error <= self.bound
+        """Whether the error is within the limit; not a number is not."""
+        return self.error <= self.limit
 
 
 @dataclass(frozen=True)
@@ -65,8 +61,8 @@ class Verification:
 def verify(path: str | os.PathLike[str]) -> Verification:
     """Open a bundle with all checks, run every segment on its golden inputs and compare with its golden outputs.
 
-    Golden values are arrays named `segment_0/tokens`: the number of the segment and the name of the value. The bound
-    is `BOUND` · max(1, max|y|) with the bundle's precision.
+    Golden values are arrays named `segment_0/tokens`: the number of the segment and the name of the value; and
+    `spread/outputs`, the yardstick of the value.
 
     Raises `ConfigurationError` if the bundle cannot be opened, or holds no golden values for one of its segments.
     """
@@ -91,6 +87,13 @@ def golden_values(bundle: Bundle) -> dict[str, np.ndarray]:
         )
     golden = bundle.tensors(name)
     for index, segment in enumerate(bundle.manifest.segments):
+        for value in segment.gives:
+            spread = golden.get(f"spread/{value.name}")
+            known = spread is not None and spread.shape in ((1,), value.shape) and bool((spread > 0).all())
+            if not (known or value.scalar):
+                raise ConfigurationError(
+                    f"bundle {bundle.name}: {name}: has no spread of {value.name}: export it again"
+                )
         for value in (*segment.reads, *segment.gives):
             array = golden.get(f"segment_{index}/{value.name}")
             if array is None or array.dtype != np.dtype(value.dtype):
@@ -104,15 +107,26 @@ def golden_values(bundle: Bundle) -> dict[str, np.ndarray]:
 def _check(bundle: Bundle, index: int, segment: Segment, golden: dict[str, np.ndarray]) -> Checked:
     # Copied, as onnxruntime takes the address of its inputs and promises nothing about what it does there.
     inputs = {value.name: golden[f"segment_{index}/{value.name}"].copy() for value in segment.reads}
-    worst, largest = deviation(bundle, index, make_session(bundle, index), inputs, golden)
-    bound = BOUND[bundle.manifest.precision] * max(1.0, largest)
-    return Checked(index, segment.graph, worst, largest, bound)
+    worst = deviation(bundle, index, make_session(bundle, index), inputs, golden)
+    return Checked(index, segment.graph, *worst)
+
+
+def limit_of(manifest: Manifest, value: Value) -> float:
+    """How far what a graph gives may be from its golden value, in its spreads.
+
+    int8 kernels differ between processors: where an activation lies between two of its 8-bit steps, the last bit of a
+    float decides, and one step is 1/255 of the range of all activations of the layer. An accepted loss is the size of
+    many such steps.
+    """
+    if manifest.precision == "int8":
+        return max(INT8_LIMIT, ((manifest.loss and manifest.loss.error) or 0.0) / 2)
+    return WHOLE_LIMIT if manifest.target == "whole" else LIMITS[value.dtype]
 
 
 def deviation(
     bundle: Bundle, index: int, session: Any, inputs: Mapping[str, np.ndarray], golden: Mapping[str, np.ndarray]
-) -> tuple[float, float]:
-    """How far a segment's outputs for these inputs are from its golden ones: largest error, and that output's size.
+) -> Deviation:
+    """How far a segment's outputs for these inputs are from its golden ones, where that is worst.
 
     Infinite where there is nothing to compare, or what is not finite. Raises `ConfigurationError` where the segment
     does not run on them.
@@ -126,26 +140,16 @@ def deviation(
         raise ConfigurationError(
             f"bundle {bundle.name}: {segment.graph}: does not run on its golden inputs: {first_line(error)}"
         ) from error
-    found_errors: list[tuple[float, float]] = []
-    for value, output in zip(segment.gives, outputs, strict=True):
+    found = []
+    for value, output in zip(segment.gives, map(np.asarray, outputs), strict=True):
         if value.scalar:
             # A count of clipped values: one that lies on the bound may round to either side.
             continue
-        name = value.name
-        expected = golden[f"segment_{index}/{name}"]
-        found = np.asarray(output)
-        if found.shape != expected.shape or not expected.size or not np.isfinite(expected).all():
+        expected, spread = golden[f"segment_{index}/{value.name}"], golden[f"spread/{value.name}"]
+        limit = limit_of(bundle.manifest, value)
+        if output.shape != expected.shape or not expected.size or not np.isfinite(expected).all():
             # Nothing to compare with is no agreement.
-            found_errors.append((math.inf, 0.0))
-            continue
-        difference = float(np.abs(found.astype(np.float64) - expected.astype(np.float64)).max())
-        output = float(np.abs(expected.astype(np.float64)).max())
-        found_errors.append((difference if math.isfinite(difference) else math.inf, output))
-    # Each output has a bound of its own: a large one would hide errors of the others.
-    return max(found_errors, key=relative, default=(0.0, 0.0))
-
-
-def relative(error_and_size: tuple[float, float]) -> float:
-    """An error in units of what is allowed for an output of this size."""
-    error, size = error_and_size
-    return error / max(1.0, size)
+            found.append(Deviation(value.name, 0, math.inf, limit, float(spread.flat[0])))
+        else:
+            found.append(deviation_of(value.name, output, expected, spread, limit))
+    return max(found, key=lambda one: one.share, default=Deviation("", 0, 0.0, 1.0, 1.0))

@@ -15,7 +15,8 @@ from reservoir_hw.core.errors import ConfigurationError
 from reservoir_hw.core.seeds import generator
 from reservoir_hw.readout.edge.manifest import Certificate, Certified, Value
 from reservoir_hw.readout.edge.sessions import import_onnxruntime
-from reservoir_hw.readout.export.plan import BOUND, EDGE, Plan, Values
+from reservoir_hw.readout.edge.spread import Deviation, deviation_of, spread_of
+from reservoir_hw.readout.export.plan import EDGE, Plan, Values
 
 SHAPES = ((1, 1), (1, 17), (3, 5))
 """Sequences and steps of the random inputs."""
@@ -26,75 +27,122 @@ def certify(
     sessions: Sequence[Any],
     *,
     recorded: Values | None = None,
+    spread: np.ndarray | None = None,
+    washout: int = 0,
     bounded: bool = True,
     metrics: Mapping[str, Mapping[str, float]] | None = None,
-) -> Certificate:
-    """Run every graph and its reference on random and on recorded inputs.
+) -> tuple[Certificate, Values]:
+    """Run every graph and its reference on random and on recorded inputs; also the spreads of all that graphs give.
 
     `sessions` are those of the plan's graphs. `recorded` holds the model's input and all states that devices
-    answered, (batch, time, ...), from rest on. Raises `ConfigurationError` where a graph is further from its
-    reference than the bound, unless it is quantised (`bounded` False).
+    answered, (batch, time, ...), from rest on. `spread` (outputs,) is that of the model's outputs; None: that of what
+    was recorded behind the washout, else that on random inputs. Raises `ConfigurationError` where a graph is further
+    from its reference than its limit, unless it is quantised (`bounded` False).
     """
     random = generator(0, "parity")
     shapes = SHAPES if not plan.stepwise else tuple((batch, 1) for batch, _ in SHAPES)
-    trials = [random_inputs(plan, shape, random) for shape in shapes]
-    comparisons = (compared(plan, sessions, values) for values in trials)
-    if recorded is not None:
-        comparisons = chain(comparisons, _followed(plan, sessions, recorded))
-    worst = [(0.0, 0.0)] * len(plan.graphs)
-    for comparison in comparisons:
+    trials = [compared(plan, sessions, random_inputs(plan, shape, random)) for shape in shapes]
+    followed = [] if recorded is None else list(_followed(plan, sessions, recorded))
+    steps = 0 if recorded is None else recorded[plan.input.name].shape[1]
+    for comparison in chain(trials, followed):
         for number, found in enumerate(comparison):
             _check_finite(plan, number, found)
+    spreads = _spreads(plan, followed or trials, washout if washout < steps else 0)
+    if spread is not None:
+        spreads[plan.output.name] = spread
+    worst: list[Deviation | None] = [None] * len(plan.graphs)
+    for comparison in chain(trials, followed):
+        for number, found in enumerate(comparison):
             if bounded:
                 _check_counts(plan, number, found)
-            worst[number] = max(worst[number], *found.errors(plan.graphs[number].gives), key=_relative)
+            for one in found.deviations(plan, number, spreads):
+                before = worst[number]
+                if before is None or one.share > before.share:
+                    worst[number] = one
     certified = []
-    for number, (error, output) in enumerate(worst):
-        bound = BOUND * max(1.0, output) if bounded else None
-        if bound is not None and error > bound:
+    for number, one in enumerate(worst):
+        if one is None:
+            one = Deviation(plan.graphs[number].gives[0].name, 0, 0.0, 1.0, 1.0)
+        if bounded and one.share > 1:
             raise ConfigurationError(
-                f"segment {number} of {plan.model} differs from the model by {error:.2g}, more than {bound:.2g}: an "
+                f"segment {number} of {plan.model} differs from the model by {one.error:.2g} of what {one.value} "
+                f"{one.channel} moves by (a standard deviation of {one.spread:.2g}), more than {one.limit:.2g}: an "
                 "emit that computes something else than forward, or weights too large for single precision (an "
                 "ill-conditioned ridge regression needs a larger alpha); nothing was written"
             )
         certified.append(
             Certified(
                 segment=number,
-                largest_error=float(error),
-                largest_output=float(output),
-                bound=bound,
+                value=one.value,
+                channel=one.channel,
+                error=one.error,
+                limit=one.limit if bounded else None,
+                spread=one.spread,
                 random_shapes=shapes,
                 recorded_steps=0 if recorded is None else math.prod(recorded[plan.input.name].shape[:2]),
             )
         )
-    return Certificate(
+    certificate = Certificate(
         reference=_reference(),
         runtime=f"onnxruntime {import_onnxruntime().__version__}",
         segments=tuple(certified),
         metrics={name: dict(pair) for name, pair in (metrics or {}).items()},
     )
+    return certificate, {f"spread/{name}": array for name, array in spreads.items()}
+
+
+def _spreads(plan: Plan, comparisons: Sequence[Sequence[Comparison]], washout: int) -> Values:
+    """By name of what the graphs give: each output of the model for itself, of other values one for all."""
+    found: Values = {}
+    for number, graph in enumerate(plan.graphs):
+        for value in graph.gives:
+            if value.scalar:
+                continue
+            rows = [one[number].expected[value.name] for one in comparisons]
+            timed = rows[0].ndim == 3
+            # A model that steps is compared by steps: each is a comparison.
+            if len(comparisons) > 1 and timed and all(row.shape[1] == 1 for row in rows):
+                rows = rows[washout:]
+            elif timed:
+                rows = [row[:, washout:] for row in rows]
+            values = np.concatenate([row.reshape(-1, row.shape[-1]) for row in rows])
+            if value.name == plan.output.name:
+                found[value.name] = spread_of(values, logits=plan.output_meaning == "logits")
+            else:
+                found[value.name] = np.sqrt(np.square(spread_of(values)).mean(keepdims=True))
+    return found
 
 
 @dataclass(frozen=True)
 class Comparison:
     """A segment: what it was given, what the model gives, and what the graph gives.
 
-    `edges` says by how much a count of clipped values may differ.
+    `edges` says by how much a count of clipped values may differ. `recorded`: the inputs are of the task.
     """
 
     given: Values
     expected: Values
     got: Values
     edges: dict[str, int]
+    recorded: bool = False
 
-    def errors(self, values: Sequence[Value]) -> list[tuple[float, float]]:
-        """Of each value the largest error and the largest number."""
-        # Counts of clipped values are compared by `_check_counts`.
-        pairs = [(self.got[one.name], self.expected[one.name]) for one in values if not one.scalar]
-        return [(_largest(got.astype(np.float64) - expected), _largest(expected)) for got, expected in pairs]
+    def deviations(self, plan: Plan, number: int, spreads: Values) -> list[Deviation]:
+        """Of each value; counts of clipped values are compared by `_check_counts`.
+
+        Random inputs may drive a model far out of what it was trained on: there the size of the outputs counts, too.
+        """
+        found = []
+        for value in plan.graphs[number].gives:
+            if value.scalar:
+                continue
+            got, expected = self.got[value.name], self.expected[value.name]
+            size = np.sqrt(np.square(expected.reshape(-1, expected.shape[-1]).astype(np.float64)).mean(axis=0))
+            spread = spreads[value.name] if self.recorded else np.maximum(spreads[value.name], size)
+            found.append(deviation_of(value.name, got, expected, spread, plan.limit(value)))
+        return found
 
 
-def compared(plan: Plan, sessions: Sequence[Any], values: Values) -> list[Comparison]:
+def compared(plan: Plan, sessions: Sequence[Any], values: Values, *, recorded: bool = False) -> list[Comparison]:
     """Run all segments, each fed with what the model itself computes."""
     known = dict(values)
     found = []
@@ -113,7 +161,7 @@ def compared(plan: Plan, sessions: Sequence[Any], values: Values) -> list[Compar
                     f"{name} of {plan.model} is {got[name].shape} in the graph and {expected[name].shape} in the model"
                 )
         edges = {value.name: int(computed.get(f"{value.name}{EDGE}", 0)) for value in graph.gives if value.scalar}
-        found.append(Comparison(given, expected, got, edges))
+        found.append(Comparison(given, expected, got, edges, recorded))
         known |= expected
     return found
 
@@ -151,7 +199,8 @@ def _followed(plan: Plan, sessions: Sequence[Any], recorded: Values) -> Iterator
     known: Values = {one.gives: np.zeros((batch, *one.shape), one.dtype) for one in plan.carried}
     for part in [slice(step, step + 1) for step in range(steps)] if plan.stepwise else [slice(None)]:
         carried = {one.reads: known[one.gives].astype(one.dtype) for one in plan.carried}
-        comparisons = compared(plan, sessions, {**carried, **{name: recorded[name][:, part] for name in recorded}})
+        values = {**carried, **{name: recorded[name][:, part] for name in recorded}}
+        comparisons = compared(plan, sessions, values, recorded=True)
         known = {name: value for comparison in comparisons for name, value in comparison.expected.items()}
         yield comparisons
 
@@ -189,16 +238,6 @@ def _random(
         return random.integers(0, plan.vocabulary or 2, shape)
     numbers = random.standard_normal(shape) if limits is None else random.uniform(*limits, shape)
     return numbers.astype(value.dtype)
-
-
-def _relative(error_and_output: tuple[float, float]) -> tuple[float, float]:
-    """An error in units of the bound; of equal ones that of the largest output counts."""
-    error, output = error_and_output
-    return error / max(1.0, output), output
-
-
-def _largest(array: np.ndarray) -> float:
-    return float(np.abs(array).max(initial=0.0))
 
 
 def _reference() -> str:

@@ -8,8 +8,11 @@ from torch import Tensor
 from reservoir_hw.core.spec import ReservoirSpec
 from reservoir_hw.readout.edge.manifest import Value
 from reservoir_hw.readout.export.layers import LayerGraph
-from reservoir_hw.readout.export.plan import BOUND, EDGE
+from reservoir_hw.readout.export.plan import EDGE
 from reservoir_hw.readout.models.reservoir_layer import ReservoirLayer
+
+_NEAR = 1e-5
+"""Of the largest value of a drive: so near to a limit, rounding decides what is clipped."""
 
 
 def emit_map(graph: LayerGraph, x: str, layer: ReservoirLayer) -> tuple[str, str | None]:
@@ -39,7 +42,7 @@ def mapped_by(layer: ReservoirLayer, x: Tensor, number: int) -> dict[str, Tensor
     if layer.limit is not None:
         found[f"clipped_{number}"] = torch.tensor(layer.saturations - before)
         from_middle = (x.to(mapped.dtype) * layer.scale).abs()
-        near = BOUND * max(1.0, abs(layer.offset) + layer.limit)
+        near = _NEAR * max(1.0, abs(layer.offset) + layer.limit)
         found[f"clipped_{number}{EDGE}"] = ((from_middle - layer.limit).abs() <= near).sum()
     layer.saturations = before
     return found

@@ -38,6 +38,7 @@ def export_model(
     reservoirs: Sequence[Reservoir] | Reservoir | None = None,
     precision: Precision = "fp32",
     recorded: Values | None = None,
+    spread: np.ndarray | None = None,
     probe: bool = True,
     repetitions: int | None = None,
     tokenizer: Tokenizer | None = None,
@@ -63,6 +64,9 @@ def export_model(
     recorded
         What a device answered (`record_text`, `record_series`): the graphs are compared on it too. Where neither the
         device nor the training of a linear readout says how large states are, it does.
+    spread
+        How much each output moves (outputs,), the yardstick of errors (`readout.edge.spread.spread_of`); where it is
+        not given, what was recorded says it.
     probe
         Record the golden response of each device, for `EdgeRunner.verify_probe`. It drives them.
     repetitions
@@ -85,13 +89,14 @@ def export_model(
     MissingExtra
         onnx or onnxruntime is not installed.
     """
-    plan = plan_of(model, _listed(reservoirs), precision, recorded=recorded)
+    plan = plan_of(model, _listed(reservoirs), precision, recorded=recorded, spread=spread)
     return write_plan(
         plan,
         path,
         devices=_devices(model, _listed(reservoirs)),
         precision=precision,
         recorded=recorded,
+        spread=spread,
         probe=probe,
         repetitions=getattr(model, "repetitions_", 1) if repetitions is None else repetitions,
         tokenizer=tokenizer,
@@ -110,6 +115,7 @@ def write_plan(
     devices: Sequence[Reservoir] = (),
     precision: Precision = "fp32",
     recorded: Values | None = None,
+    spread: np.ndarray | None = None,
     probe: bool = True,
     repetitions: int = 1,
     tokenizer: Tokenizer | None = None,
@@ -126,11 +132,18 @@ def write_plan(
     repetitions = whole_number("repetitions", repetitions)
     _check_repetitions(plan, repetitions)
     record = {**provenance.collect({}), **(facts or {})}
+    if precision == "int8" and not any(array.dtype == np.int8 for array in plan.weights.arrays.values()):
+        raise ConfigurationError(
+            f"nothing of {plan.model} can be rounded to int8: it has no linear layer; export it in fp32"
+        )
     graphs, sessions = built(plan, _metadata(plan, record))
-    certificate = certify(plan, sessions, recorded=recorded, bounded=precision == "fp32", metrics=metrics)
+    exact = precision == "fp32"
+    certificate, spreads = certify(
+        plan, sessions, recorded=recorded, spread=spread, washout=washout, bounded=exact, metrics=metrics
+    )
     files: dict[str, bytes | Iterable[bytes | memoryview]] = dict(graphs)
     files[WEIGHTS] = plan.weights.parts()
-    files["golden.safetensors"] = save(_golden(plan, sessions, recorded, exact=precision == "fp32"))
+    files["golden.safetensors"] = save(spreads | _golden(plan, sessions, recorded, washout, exact=exact))
     slots = []
     for number, spec in enumerate(plan.reservoirs):
         name = None
@@ -207,11 +220,15 @@ def _check_repetitions(plan: Plan, repetitions: int) -> None:
         )
 
 
-def _golden(plan: Plan, sessions: Sequence[Any], recorded: Values | None, *, exact: bool) -> dict[str, np.ndarray]:
-    """Inputs and outputs of each segment, a few steps; of a quantised model those of the graphs themselves."""
+def _golden(
+    plan: Plan, sessions: Sequence[Any], recorded: Values | None, washout: int, *, exact: bool
+) -> dict[str, np.ndarray]:
+    """Inputs and outputs of each segment, the last of a few steps behind the washout; of a quantised model those of the
+    graphs themselves."""
     steps = 1 if plan.stepwise else _GOLDEN_STEPS
     if recorded is not None and not plan.carried:
-        values = {name: np.ascontiguousarray(value[:1, :steps]) for name, value in recorded.items()}
+        first = max(0, min(washout, recorded[plan.input.name].shape[1] - steps))
+        values = {name: np.ascontiguousarray(value[:1, first : first + steps]) for name, value in recorded.items()}
     else:
         values = random_inputs(plan, (1, steps), generator(0, "golden"))
     golden = {}

@@ -66,12 +66,11 @@ class LayerGraph(Graph):
         return self.node("Add", product, self.weight(f"{name}.bias", np.asarray(factor * array(bias), np.float32)))
 
     def linear_in_double(self, x: str, name: str, weight: np.ndarray, bias: np.ndarray) -> str:
-        """W x + b of x (..., in) in any precision, computed in float64; float32."""
+        """W x + b of x (..., in) in any precision, computed and given in float64."""
         wide = self.node("Cast", x, to=_onnx_type("float64"))
         matrix = self.weight(f"{name}.weight", np.ascontiguousarray(weight.T, np.float64))
         product = self.node("MatMul", wide, matrix)
-        shifted = self.node("Add", product, self.weight(f"{name}.bias", np.asarray(bias, np.float64)))
-        return self.node("Cast", shifted, to=_onnx_type("float32"))
+        return self.node("Add", product, self.weight(f"{name}.bias", np.asarray(bias, np.float64)))
 
     def tied_projection(self, x: str, name: str, weight: Any) -> str:
         """W x with the rows of an embedding, W (out, in): stored as the embedding stores it, once."""

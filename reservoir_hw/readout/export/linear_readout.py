@@ -9,9 +9,10 @@ import numpy as np
 from reservoir_hw.core.errors import ConfigurationError
 from reservoir_hw.core.spec import ReservoirSpec
 from reservoir_hw.readout.edge.manifest import Crossing, Value
+from reservoir_hw.readout.edge.spread import LIMITS, spread_of
 from reservoir_hw.readout.export.graph import Precision
 from reservoir_hw.readout.export.layers import LayerGraph
-from reservoir_hw.readout.export.plan import BOUND, Plan, Values
+from reservoir_hw.readout.export.plan import Plan, Values
 from reservoir_hw.readout.export.weights import Weights
 from reservoir_hw.readout.linear.feature_scale import FeatureScale
 from reservoir_hw.readout.linear.linear_form import LinearForm
@@ -23,15 +24,20 @@ _SHARE = 0.25
 
 
 def plan_of_readout(
-    readout: Any, reservoir: ReservoirSpec, precision: Precision = "fp32", *, recorded: Values | None = None
+    readout: Any,
+    reservoir: ReservoirSpec,
+    precision: Precision = "fp32",
+    *,
+    recorded: Values | None = None,
+    spread: np.ndarray | None = None,
 ) -> Plan:
     """A linear readout of the states of a device, and of its inputs where it was trained with them (`LinearPart`).
 
     `readout` has `linear_form()` and `predict(states, inputs)`. Inputs cross as they are, so there is one segment.
-    `recorded` is what the device answered (`record_series`). Raises `ConfigurationError` for a device of another
-    width, `NotSolved` for a readout without weights.
+    `recorded` is what the device answered (`record_series`), `spread` (outputs,) how much outputs move. Raises
+    `ConfigurationError` for a device of another width, `NotSolved` for a readout without weights.
     """
-    linear = LinearPart(readout, reservoir, precision, recorded)
+    linear = LinearPart(readout, reservoir, precision, recorded, spread)
     inputs = Value(name="inputs", shape=(reservoir.inputs,), dtype=reservoir.dtype)
     states = Value(name="states_0", shape=(reservoir.nodes,), dtype=reservoir.dtype)
     graph = LayerGraph(0, Weights(), precision)
@@ -55,12 +61,18 @@ class LinearPart:
 
     Computed in float64 where sums of features and large weights that cancel would lose too much in float32, as those of
     a ridge regression with a small penalty do. How large features are, the device's ranges say; where it declares none,
-    the readout's training; else what was `recorded`. Where nothing says it, it is float64, too: what float32 loses on
-    some recorded steps says little of what it loses later. Raises as `plan_of_readout`.
+    the readout's training; else what was `recorded`. What matters is how much an output moves: its `spread`, else that
+    of the training's targets, else of what was recorded. Where nothing says it, it is float64, too: what float32 loses
+    on some recorded steps says little of what it loses later. Raises as `plan_of_readout`.
     """
 
     def __init__(
-        self, readout: Any, reservoir: ReservoirSpec, precision: Precision, recorded: Values | None = None
+        self,
+        readout: Any,
+        reservoir: ReservoirSpec,
+        precision: Precision,
+        recorded: Values | None = None,
+        spread: np.ndarray | None = None,
     ) -> None:
         self.form: LinearForm = readout.linear_form()
         _check_widths(self.form, reservoir)
@@ -68,12 +80,16 @@ class LinearPart:
         self.dtype = reservoir.dtype
         known = self.form.scale or (None if recorded is None else _scale_of(self.form, recorded))
         self.scale = known if reservoir.state_range is None else None
-        self.double = precision == "fp32" and _cancels(self.form.weights, reservoir, known)
+        if spread is None:
+            spread = self.form.target_spread
+        if spread is None and recorded is not None:
+            spread = spread_of(self._predicted(recorded["states_0"], recorded))
+        self.double = precision == "fp32" and (spread is None or _cancels(self.form.weights, reservoir, known, spread))
 
     @property
     def output(self) -> Value:
         """What it gives."""
-        return Value(name="outputs", shape=(len(self.form.bias),))
+        return Value(name="outputs", shape=(len(self.form.bias),), dtype="float64" if self.double else "float32")
 
     def emit(self, graph: LayerGraph, states: str, inputs: str | None) -> None:
         """Give the output of states and inputs in the device's dtype."""
@@ -87,8 +103,11 @@ class LinearPart:
     def reference(self, states: np.ndarray, values: Values) -> Values:
         """What `emit` gives, by the readout's own code; `values` hold the inputs, where it reads them."""
         exactness = np.dtype(np.float64 if self.double else self.dtype)
-        given = values["inputs"].astype(exactness) if self.form.inputs else None
-        return {"outputs": self.readout.predict(states.astype(exactness), given).astype(np.float32)}
+        return {"outputs": self._predicted(states.astype(exactness), values).astype(self.output.dtype)}
+
+    def _predicted(self, states: np.ndarray, values: Values) -> np.ndarray:
+        given = values["inputs"].astype(states.dtype) if self.form.inputs else None
+        return self.readout.predict(states, given)
 
 
 def _check_widths(form: LinearForm, reservoir: ReservoirSpec) -> None:
@@ -100,7 +119,7 @@ def _check_widths(form: LinearForm, reservoir: ReservoirSpec) -> None:
         )
 
 
-def _cancels(weights: np.ndarray, reservoir: ReservoirSpec, scale: FeatureScale | None) -> bool:
+def _cancels(weights: np.ndarray, reservoir: ReservoirSpec, scale: FeatureScale | None, spread: np.ndarray) -> bool:
     """Whether rounding to float32 may move an output by more than the certificate allows; True where nobody knows."""
     lost = np.zeros(len(weights))
     parts = ((slice(reservoir.nodes), reservoir.state_range), (slice(reservoir.nodes, None), reservoir.input_range))
@@ -115,7 +134,7 @@ def _cancels(weights: np.ndarray, reservoir: ReservoirSpec, scale: FeatureScale 
         else:
             return True
         lost += (sizes * largest).sum(1) / share
-    return bool(lost.max() * np.finfo(np.float32).epsneg > BOUND)
+    return bool((lost * np.finfo(np.float32).epsneg > LIMITS["float32"] * spread).any())
 
 
 def _scale_of(form: LinearForm, recorded: Values) -> FeatureScale | None:

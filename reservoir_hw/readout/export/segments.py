@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+
 from reservoir_hw.core.errors import ConfigurationError
 from reservoir_hw.core.reservoir import Reservoir
 from reservoir_hw.core.spec import ReservoirSpec
@@ -20,11 +22,13 @@ def plan_of(
     precision: Precision = "fp32",
     *,
     recorded: Values | None = None,
+    spread: np.ndarray | None = None,
 ) -> Plan:
     """A model cut at its reservoirs, as it says itself (`cut`, see `models.stages`), or a linear readout.
 
     `reservoirs` is the open device of a linear readout, and `recorded` what the device answered (`record_series`),
-    which may say how large the states are. Raises `ConfigurationError` for what does not say how it is exported.
+    which may say how large the states are; `spread` (outputs,) is how much its outputs move. Raises
+    `ConfigurationError` for what does not say how it is exported.
     """
     if hasattr(model, "cut"):
         from reservoir_hw.readout.export.cutters import Segments
@@ -38,15 +42,20 @@ def plan_of(
         )
     if len(reservoirs) != 1:
         raise ConfigurationError(f"a {type(model).__name__} is exported with its reservoir: give it, open")
-    return plan_of_states(model, reservoirs[0].spec, precision, recorded=recorded)
+    return plan_of_states(model, reservoirs[0].spec, precision, recorded=recorded, spread=spread)
 
 
 def plan_of_states(
-    readout: Any, reservoir: ReservoirSpec, precision: Precision = "fp32", *, recorded: Values | None = None
+    readout: Any,
+    reservoir: ReservoirSpec,
+    precision: Precision = "fp32",
+    *,
+    recorded: Values | None = None,
+    spread: np.ndarray | None = None,
 ) -> Plan:
     """A readout of the states of a device: a linear one, or a torch module (its `network`)."""
     if not hasattr(readout, "network"):
-        return plan_of_readout(readout, reservoir, precision, recorded=recorded)
+        return plan_of_readout(readout, reservoir, precision, recorded=recorded, spread=spread)
     if precision == "int8":
         raise ConfigurationError(
             f"a torch module such as {readout.config.label} is exported in float32 alone: leave out int8"

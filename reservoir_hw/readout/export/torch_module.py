@@ -26,9 +26,10 @@ from reservoir_hw.core.seeds import generator
 from reservoir_hw.core.spec import ReservoirSpec
 from reservoir_hw.readout.edge.manifest import Crossing, DType, Value
 from reservoir_hw.readout.edge.sessions import session_of
+from reservoir_hw.readout.edge.spread import LIMITS, Deviation, deviation_of
 from reservoir_hw.readout.export.graph import OPSET, Graph
 from reservoir_hw.readout.export.layers import LayerGraph
-from reservoir_hw.readout.export.plan import BOUND, Plan, Values
+from reservoir_hw.readout.export.plan import Plan, Values
 from reservoir_hw.readout.export.torch_reference import on_cpu
 from reservoir_hw.readout.export.weights import Weights
 from reservoir_hw.readout.models.evaluating import evaluating
@@ -50,6 +51,8 @@ _DTYPES: dict[str, DType] = {
 
 # How far back a module is looked for a memory.
 _MEMORY = 300
+
+_TINY = float(np.finfo(np.float32).tiny)
 
 _REDUCTIONS = ("L1", "L2", "LogSum", "LogSumExp", "Max", "Mean", "Min", "Prod", "SumSquare")
 
@@ -170,7 +173,7 @@ def mixes_positions(module: nn.Module, example: Tensor) -> bool:
                 f"a module of type {name_of_module(module)} does not take sequences of {steps} steps: {_reason(error)}"
             ) from error
         parts = np.concatenate([_outputs(module, trial[:, step : step + 1]) for step in range(steps)], 1)
-        if np.abs(whole - parts).max() > BOUND * max(1.0, float(np.abs(whole).max())):
+        if not _deviation(parts, whole).share <= 1:
             return True
     return False
 
@@ -187,8 +190,7 @@ def _in_single(module: nn.Module, example: Tensor) -> nn.Module:
 
     def agree(one: nn.Module, other: nn.Module) -> bool:
         trial = _unseen(example, 2, 3)
-        answers, expected = _outputs(one, trial), _outputs(other, trial)
-        return bool(np.abs(answers - expected).max() <= BOUND * max(1.0, np.abs(expected).max()))
+        return _deviation(_outputs(one, trial), _outputs(other, trial)).share <= 1
 
     if not any(tensor.dtype == torch.float64 for tensor in (*module.parameters(), *module.buffers())):
         return module
@@ -381,13 +383,19 @@ def _check_parity(
             raise ConfigurationError(
                 f"{what} gives {got.shape} where the module gives {expected.shape}: an axis was frozen"
             )
-        error = float(np.abs(got - expected).max(initial=0.0))
-        bound = BOUND * max(1.0, float(np.abs(expected).max(initial=0.0)))
-        if not error <= bound:
+        worst = _deviation(got, expected)
+        if worst.share > 1:
             raise ConfigurationError(
-                f"{what} differs from the module by {error:.2g}, more than {bound:.2g}, for {batch} sequences of "
-                f"{steps} steps: a branch was dropped, or the module is random or changes when it is called"
+                f"{what} differs from the module by {worst.error:.2g} of the size of an output, more than "
+                f"{worst.limit:.2g}, for {batch} sequences of {steps} steps: a branch was dropped, or the module is "
+                "random or changes when it is called"
             )
+
+
+def _deviation(got: np.ndarray, expected: np.ndarray) -> Deviation:
+    # A single step moves nothing: what counts here is the size.
+    size = np.sqrt(np.square(expected, dtype=np.float64).mean(keepdims=True)).reshape(1)
+    return deviation_of("outputs", got, expected.astype(np.float32), size + _TINY, LIMITS["float32"])
 
 
 def _unseen(example: Tensor, batch: int, steps: int) -> Tensor:

@@ -189,6 +189,7 @@ class RidgeReadout(LeastSquaresReadout):
         arguments = locals()
         leave_one_out = isinstance(alpha, str) and alpha == "loo"
         self.scale_: FeatureScale | None = None
+        self.target_spread_: Array | None = None
         super().__init__(RidgeConfig, {**arguments, "alpha": "gcv" if leave_one_out else alpha})
         if leave_one_out:
             self.alpha = "loo"
@@ -225,7 +226,7 @@ class RidgeReadout(LeastSquaresReadout):
     def linear_form(self) -> LinearForm:
         """Weights and bias in units of the raw features, copied. Raises NotSolved before there is a solution."""
         widths = self._require_solution("export")
-        return LinearForm(self.weights_.copy(), self.bias_.copy(), widths.nodes, self.scale_)
+        return LinearForm(self.weights_.copy(), self.bias_.copy(), widths.nodes, self.scale_, self.target_spread_)
 
     # ---- how
 
@@ -324,6 +325,8 @@ class RidgeReadout(LeastSquaresReadout):
         self._store(design.scaled(scaled_weights), design.columns, design.centre + shift, widths)
         features = widths.features
         self.scale_ = FeatureScale((total.mean + shift)[:features], np.sqrt(total.variance[:features]))
+        moved = np.sqrt(total.variance[features:])
+        self.target_spread_ = moved if (moved > 0).all() else None
         if direct is None and self.condition_ > self._largest_condition:
             warnings.warn(self.report_["notes"][-1], IllConditionedWarning, stacklevel=3)
         return self
@@ -441,6 +444,8 @@ class RidgeReadout(LeastSquaresReadout):
             arrays |= {"scores": self.scores_, "alphas": self.alphas_}
         if self.scale_ is not None:
             arrays |= {"mean": self.scale_.centre, "deviation": self.scale_.spread}
+        if self.target_spread_ is not None:
+            arrays["target_spread"] = self.target_spread_
         return arrays, {}
 
     def _remember(self, arrays: Mapping[str, npt.NDArray], facts: Mapping[str, Any], widths: Widths) -> None:
@@ -450,7 +455,7 @@ class RidgeReadout(LeastSquaresReadout):
         self.alphas_, self.scores_ = arrays.get("alphas"), arrays.get("scores")
         self.dead_nodes_ = arrays["dead_nodes"].astype(np.intp)
         self.dead_inputs_ = arrays["dead_inputs"].astype(np.intp)
-        # Older files have none.
+        self.target_spread_ = arrays.get("target_spread")
         if "mean" in arrays:
             self.scale_ = FeatureScale(arrays["mean"], arrays["deviation"])
         scale = self.scale_ or FeatureScale.none(widths.features)

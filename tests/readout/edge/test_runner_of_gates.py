@@ -24,9 +24,10 @@ from reservoir_hw.readout import (
 )
 from reservoir_hw.readout.edge.runner import EdgeRunner
 from reservoir_hw.readout.export.exporter import export_model
-from reservoir_hw.readout.export.plan import BOUND
 
 INPUTS, NODES, CLASSES = 3, 12, 4
+
+BOUND = 1e-5
 
 
 @pytest.fixture

@@ -18,9 +18,10 @@ from reservoir_hw.readout import LAERC, ReservoirLayer, RidgeReadout, dense_esn_
 from reservoir_hw.readout.edge.runner import EdgeRunner
 from reservoir_hw.readout.edge.verification import verify
 from reservoir_hw.readout.export.exporter import export_model, write_plan
-from reservoir_hw.readout.export.plan import BOUND
 from reservoir_hw.readout.export.simulated_network import SimulatedNetwork
 from reservoir_hw.readout.export.whole_model import whole_plan
+
+BOUND = 1e-5
 
 
 @pytest.fixture

@@ -34,7 +34,7 @@ from reservoir_hw.readout import (
 from reservoir_hw.readout.export.certificate import SHAPES, certify
 from reservoir_hw.readout.export.exporter import built, write_plan
 from reservoir_hw.readout.export.graph import Precision
-from reservoir_hw.readout.export.plan import BOUND, Plan
+from reservoir_hw.readout.export.plan import Plan
 from reservoir_hw.readout.export.simulated_network import SimulatedNetwork
 from reservoir_hw.readout.export.whole_model import whole_plan
 from reservoir_hw.readout.models.gated import (
@@ -49,6 +49,8 @@ from reservoir_hw.readout.models.normalised import NormalisedReadout
 pytestmark = pytest.mark.usefixtures("seeded")
 
 VOCABULARY, WIDTH, NODES = 11, 8, 40
+
+BOUND = 1e-5
 
 
 def opened(stack: ExitStack, **options: Any) -> Esn:
@@ -129,9 +131,9 @@ def test_the_graph_is_the_model_on_its_simulated_reservoir(stack: ExitStack, kin
     model, networks = case(kind, stack)
     plan = whole_plan(model, networks)
     (session,) = built(plan, {})[1]
-    certificate = certify(plan, [session])
+    certificate, _ = certify(plan, [session])
     assert certificate.segments[0].random_shapes == SHAPES
-    assert certificate.segments[0].largest_output > 0.1
+    assert certificate.segments[0].spread > 0.003
     # From rest, by the model's own way of driving its reservoirs, over more steps.
     u = given(model, 2, 200)
     with torch.no_grad():
@@ -142,7 +144,7 @@ def test_the_graph_is_the_model_on_its_simulated_reservoir(stack: ExitStack, kin
     got, last = run(plan, session, u.numpy(), at_rest(plan, 2))
     assert np.abs(got - expected.numpy()).max() <= BOUND * max(1.0, float(expected.abs().max()))
     assert set(last) == {one.reads for one in plan.carried}
-    certificate = certify(plan, [session], recorded={plan.input.name: u.numpy()})
+    certificate, _ = certify(plan, [session], recorded={plan.input.name: u.numpy()})
     assert certificate.segments[0].recorded_steps == 400
     assert (plan.target, plan.crossings, plan.reservoirs, plan.stepwise) == ("whole", [], [], False)
 
@@ -166,9 +168,9 @@ def test_step_by_step_and_in_one_piece_are_the_same(stack: ExitStack, kind: str)
 def test_int8_is_near_and_leaves_the_network_as_it_is(stack: ExitStack, kind: str) -> None:
     model, networks = case(kind, stack)
     plan = whole_plan(model, networks, "int8")
-    certificate = certify(plan, built(plan, {})[1], bounded=False)
+    certificate, _ = certify(plan, built(plan, {})[1], bounded=False)
     (segment,) = certificate.segments
-    assert 1e-4 < segment.largest_error < 0.15 * max(1.0, segment.largest_output)
+    assert 1e-4 < segment.error < 0.5
     quantised = {name for name, array in plan.weights.arrays.items() if array.dtype == np.int8}
     assert quantised
     assert not any(name.startswith(("reservoir_", "recurrence.weight")) for name in quantised)

@@ -1,0 +1,87 @@
+"""What a run has kept says about its export: how much outputs move, how long a start from rest shows, known ranges."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from reservoir_hw.core.errors import ConfigurationError
+from reservoir_hw.readout.edge.manifest import Ranges
+from reservoir_hw.readout.edge.spread import INT8_LIMIT, STILL, spread_of
+
+if TYPE_CHECKING:
+    from reservoir_hw.experiment.deploy.trained import TrainedRow
+
+GLITCH = 10
+"""So many times wider than nearly all of its numbers is a channel with a glitch."""
+
+
+class Stored:
+    """`outputs` (batch, steps, outputs) of the run for its test, None where it had none, and `washout`, the user's.
+
+    `spread` (outputs,) is how much each of them moves behind the washout. Classes are judged by whole series: they have
+    no washout.
+    """
+
+    def __init__(self, row: TrainedRow) -> None:
+        readout, series = row.point.config.readout, row.series
+        classes = series is not None and bool(series.classes)
+        self.washout = 0 if classes else int(getattr(readout, "washout", 0))
+        self.outputs = _outputs_of(row)
+        self.ranges = Ranges.model_validate(row.record["ranges"], strict=False) if "ranges" in row.record else None
+        self.notes: list[str] = []
+        self.spread: np.ndarray | None = None
+        if self.outputs is not None:
+            self.spread = spread_of(self.behind(self.outputs))
+            still = np.flatnonzero(self.spread <= STILL * np.abs(self.outputs).max(axis=(0, 1)))
+            if still.size:
+                self.notes.append(
+                    f"Output {', '.join(map(str, still))} hardly moved in the test of the run: errors of it are "
+                    "measured in roundings of its value."
+                )
+        if self.ranges is None:
+            self.notes.append("The run did not keep the ranges of its training: infer cannot tell what lies outside.")
+        else:
+            self._tell_glitches(self.ranges)
+
+    def behind(self, outputs: np.ndarray) -> np.ndarray:
+        """Outputs (batch, steps, outputs) behind the washout; all of them where it is longer."""
+        return outputs[:, self.washout :] if self.washout < outputs.shape[1] else outputs
+
+    def settles(self, outputs: np.ndarray) -> None:
+        """Let the washout cover what a start from rest shows in outputs (1, steps, outputs) of the test's beginning.
+
+        The last step from rest that is off counts; noise is what the second half is off by.
+        """
+        if self.outputs is None or self.spread is None:
+            return
+        steps = min(outputs.shape[1], self.outputs.shape[1])
+        apart = (np.abs(outputs[0, :steps] - self.outputs[0, :steps]) / self.spread).max(axis=1)
+        limit = max(INT8_LIMIT, float(apart[steps // 2 :].max(initial=0.0)))
+        late = np.flatnonzero(apart[: steps // 2] > limit)
+        if late.size and late[-1] >= self.washout:
+            self.notes.append(
+                f"From rest, the answers take {late[-1] + 1} steps to become those of the run; readout.washout is "
+                f"{self.washout}: infer leaves out the longer time."
+            )
+            self.washout = int(late[-1]) + 1
+
+    def _tell_glitches(self, ranges: Ranges) -> None:
+        for what, one in (("input", ranges.inputs), ("target", ranges.targets)):
+            width, most = (np.subtract(*ends) for ends in ((one.high, one.low), (one.high_point, one.low_point)))
+            for channel in np.flatnonzero(width > GLITCH * np.maximum(most, 0)):
+                if most[channel] > 0:
+                    self.notes.append(
+                        f"In training {what} {channel} was {one.low[channel]:g} to {one.high[channel]:g}, 99.8 % of it "
+                        f"{one.low_point[channel]:g} to {one.high_point[channel]:g}: a glitch makes the range "
+                        "wide that infer watches."
+                    )
+
+
+def _outputs_of(row: TrainedRow) -> np.ndarray | None:
+    try:
+        found = np.load(row.outputs, allow_pickle=False)
+    except (ConfigurationError, OSError, ValueError):
+        return None
+    return found if found.ndim == 3 and found.size and np.isfinite(found).all() else None

@@ -9,18 +9,13 @@ import numpy as np
 from reservoir_hw.core.errors import ConfigurationError
 from reservoir_hw.core.spec import ReservoirSpec
 from reservoir_hw.readout.edge.manifest import Crossing, Value
-from reservoir_hw.readout.edge.spread import LIMITS, spread_of
+from reservoir_hw.readout.edge.spread import spread_of
 from reservoir_hw.readout.export.graph import Precision
 from reservoir_hw.readout.export.layers import LayerGraph
 from reservoir_hw.readout.export.plan import Plan, Values
 from reservoir_hw.readout.export.weights import Weights
 from reservoir_hw.readout.linear.feature_scale import FeatureScale
-from reservoir_hw.readout.linear.linear_form import LinearForm
-
-# Standard deviations from the mean that a feature is taken to reach, and how much of the bound one rounding of all
-# products may take: the sums of products that large and of one sign are rounded as well.
-_REACH = 3.0
-_SHARE = 0.25
+from reservoir_hw.readout.linear.linear_form import LinearForm, loses_in_single, sizes_of
 
 
 def plan_of_readout(
@@ -84,7 +79,10 @@ class LinearPart:
             spread = self.form.target_spread
         if spread is None and recorded is not None:
             spread = spread_of(self._predicted(recorded["states_0"], recorded))
-        self.double = precision == "fp32" and (spread is None or _cancels(self.form.weights, reservoir, known, spread))
+        sizes = _sizes(self.form, reservoir, known)
+        self.double = precision == "fp32" and (
+            spread is None or sizes is None or loses_in_single(self.form.weights, sizes, spread)
+        )
 
     @property
     def output(self) -> Value:
@@ -119,22 +117,19 @@ def _check_widths(form: LinearForm, reservoir: ReservoirSpec) -> None:
         )
 
 
-def _cancels(weights: np.ndarray, reservoir: ReservoirSpec, scale: FeatureScale | None, spread: np.ndarray) -> bool:
-    """Whether rounding to float32 may move an output by more than the certificate allows; True where nobody knows."""
-    lost = np.zeros(len(weights))
-    parts = ((slice(reservoir.nodes), reservoir.state_range), (slice(reservoir.nodes, None), reservoir.input_range))
+def _sizes(form: LinearForm, reservoir: ReservoirSpec, scale: FeatureScale | None) -> np.ndarray | None:
+    """How large features (features,) get; None where nobody knows."""
+    sizes = None if scale is None else sizes_of(scale)
+    parts = ((slice(form.nodes), reservoir.state_range), (slice(form.nodes, None), reservoir.input_range))
+    found = np.zeros(form.weights.shape[1])
     for part, limits in parts:
-        sizes = np.abs(weights[:, part])
-        if not sizes.size:
-            continue
         if limits is not None:
-            largest, share = max(map(abs, limits)), 1.0
-        elif scale is not None:
-            largest, share = np.abs(scale.centre[part]) + _REACH * scale.spread[part], _SHARE
-        else:
-            return True
-        lost += (sizes * largest).sum(1) / share
-    return bool((lost * np.finfo(np.float32).epsneg > LIMITS["float32"] * spread).any())
+            found[part] = max(map(abs, limits))
+        elif sizes is not None:
+            found[part] = sizes[part]
+        elif found[part].size:
+            return None
+    return found
 
 
 def _scale_of(form: LinearForm, recorded: Values) -> FeatureScale | None:

@@ -140,7 +140,8 @@ class LeastSquaresReadout(ABC):
     ) -> Any:
         """Outputs (..., outputs) for states (..., nodes), whatever the leading axes: batch, time, both, none.
 
-        float32 states (and inputs) give float32, computed in float32; everything else float64. `out` is
+        float32 states (and inputs) give float32, computed in float32, or in float64 where large weights cancel that
+        float32 would not hold; everything else float64. `out` is
         filled and returned if given; it must have exactly that shape and dtype. Nothing is learned.
 
         States that are a torch tensor give a tensor on the same device, computed there.
@@ -166,13 +167,21 @@ class LeastSquaresReadout(ABC):
         shape = (*x.shape[:-1], widths.outputs)
         if out is not None and not _is_as(out, shape, dtype, x):
             raise ShapeError(f"out must be {shape} {dtype} beside these states, got {tuple(out.shape)} {out.dtype}")
-        weights, bias = (arrays.like(array, x) for array in self._by_feature(dtype))
+        computed = np.dtype(np.float64) if self._loses_in_single else dtype
+        weights, bias = (arrays.like(array, x) for array in self._by_feature(computed))
         library: Any = arrays.import_torch("this readout") if arrays.is_tensor(x) else np
-        result = library.matmul(arrays.in_precision(x, dtype), weights[:nodes], out=out)
+        in_place = out if computed == dtype else None
+        result = library.matmul(arrays.in_precision(x, computed), weights[:nodes], out=in_place)
         if u is not None:
-            result += arrays.in_precision(arrays.like(u, x), dtype) @ weights[nodes:]
+            result += arrays.in_precision(arrays.like(u, x), computed) @ weights[nodes:]
         result += bias
-        return result
+        if computed == dtype:
+            return result
+        result = arrays.in_precision(result, dtype)
+        if out is None:
+            return result
+        out[...] = result
+        return out
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write weights, settings and figures as safetensors; an existing file is replaced as a whole."""
@@ -221,6 +230,9 @@ class LeastSquaresReadout(ABC):
         return f"{type(self).__name__}({given})"
 
     # ---- what kinds of readouts add
+
+    _loses_in_single = False
+    """Whether float32 would lose too much of the outputs."""
 
     @abstractmethod
     def _learn(self, chunk: Chunk) -> Any:

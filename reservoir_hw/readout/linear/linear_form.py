@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+import numpy as np
+
 from reservoir_hw.readout.linear._decomposition import Array
 from reservoir_hw.readout.linear.feature_scale import FeatureScale
 
@@ -26,3 +28,25 @@ class LinearForm(NamedTuple):
     def inputs(self) -> int:
         """How many of the features are inputs."""
         return self.weights.shape[1] - self.nodes
+
+
+SINGLE_LIMIT = 1e-4
+"""What rounding to float32 may change in an output, in standard deviations of it."""
+
+REACH, SHARE = 3.0, 0.25
+"""Standard deviations from the mean that a feature is taken to reach, and how much of the limit one rounding of all
+products may take: the sums of products that large and of one sign are rounded as well."""
+
+
+def loses_in_single(weights: Array, sizes: Array, spread: Array) -> bool:
+    """Whether large weights that cancel move an output too far in float32.
+
+    `weights` (outputs, features) of features of these `sizes` (features,); `spread` (outputs,) is that of outputs.
+    """
+    lost = (np.abs(weights) * sizes).sum(axis=1) * np.finfo(np.float32).epsneg
+    return bool((lost > SINGLE_LIMIT * spread).any())
+
+
+def sizes_of(scale: FeatureScale) -> Array:
+    """How large features (features,) of this scale get."""
+    return (np.abs(scale.centre) + REACH * scale.spread) / SHARE

@@ -28,7 +28,7 @@ from reservoir_hw.readout.linear.configuration import LinearConfig
 from reservoir_hw.readout.linear.errors import IllConditionedWarning, NotSolved
 from reservoir_hw.readout.linear.feature_scale import FeatureScale
 from reservoir_hw.readout.linear.least_squares import LeastSquaresReadout
-from reservoir_hw.readout.linear.linear_form import LinearForm
+from reservoir_hw.readout.linear.linear_form import LinearForm, loses_in_single, sizes_of
 from reservoir_hw.readout.linear.sequence_position import SequencePosition
 from reservoir_hw.readout.linear.training_chunks import Chunk, Widths, checked, in_numpy
 from reservoir_hw.tasks.task import Task
@@ -382,6 +382,7 @@ class RidgeReadout(LeastSquaresReadout):
         self.dead_nodes_ = dead[dead < widths.nodes]
         self.dead_inputs_ = dead[dead >= widths.nodes] - widths.nodes
         self._cast: dict[np.dtype, tuple[npt.NDArray, npt.NDArray]] = {}
+        self._loses: bool | None = None
 
     def _reported(self, spectrum: Spectrum) -> dict[str, Any]:
         condition = float(spectrum.condition(np.min(self.alpha_)))
@@ -434,6 +435,15 @@ class RidgeReadout(LeastSquaresReadout):
             self._cast[dtype] = (np.ascontiguousarray(self.weights_.T, dtype=dtype), self.bias_.astype(dtype))
         return self._cast[dtype]
 
+    @property
+    def _loses_in_single(self) -> bool:
+        if self._loses is None:
+            scale, spread = self.scale_, self.target_spread_
+            self._loses = (
+                scale is not None and spread is not None and loses_in_single(self.weights_, sizes_of(scale), spread)
+            )
+        return self._loses
+
     def _memory(self) -> tuple[dict[str, npt.NDArray], dict[str, Any]]:
         arrays: dict[str, npt.NDArray] = {
             "alpha": np.asarray(self.alpha_, dtype=np.float64),
@@ -451,6 +461,7 @@ class RidgeReadout(LeastSquaresReadout):
     def _remember(self, arrays: Mapping[str, npt.NDArray], facts: Mapping[str, Any], widths: Widths) -> None:
         self._report = facts["report"]
         self.weights_, self.bias_, self._nodes, self._cast = arrays["weights"], arrays["bias"], widths.nodes, {}
+        self._loses = None
         self.alpha_ = arrays["alpha"] if arrays["alpha"].ndim else float(arrays["alpha"])
         self.alphas_, self.scores_ = arrays.get("alphas"), arrays.get("scores")
         self.dead_nodes_ = arrays["dead_nodes"].astype(np.intp)

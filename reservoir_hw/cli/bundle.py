@@ -21,6 +21,7 @@ app = typer.Typer(
 BundlePath: TypeAlias = Annotated[str, typer.Argument(metavar="BUNDLE", help="An exported model: .rhw or a folder.")]
 
 _WEIGHTS_SHOWN = 20
+_RANGES_SHOWN = 4
 
 
 @app.command("info")
@@ -65,6 +66,8 @@ def verify(bundle: BundlePath, json: JsonOption = False) -> None:
         )
         header = ["segment", "graph", "output", "error", "limit", "spread", "within"]
         print_tables([Table(f"Golden outputs of {found.bundle}", header, rows, note)])
+        for remark in found.remarks:
+            typer.echo(remark)
     if not found.passed:
         wrong = [str(segment.segment) for segment in found.segments if not segment.passed]
         typer.echo(f"{bundle}: outputs differ from the golden ones in segment {', '.join(wrong)}", err=True)
@@ -91,6 +94,8 @@ def diff(
 
 
 def _facts(about: Mapping[str, Any]) -> list[tuple[str, str]]:
+    from reservoir_hw.readout.edge.manifest import Loss
+
     certificate = about["certificate"]
     return [
         ("bundle", about["path"]),
@@ -99,6 +104,13 @@ def _facts(about: Mapping[str, Any]) -> list[tuple[str, str]]:
         ("output", f"{_value(about['output'])}, {about['output_meaning']}"),
         *([("columns", _columns(about["series"]))] if about["series"] else []),
         ("steps", _steps(about)),
+        *(
+            [("washout", f"the first {about['washout']:,} answers from rest are not to be used")]
+            if about["washout"]
+            else []
+        ),
+        *([("ranges", _ranges(about["ranges"]))] if about["input"]["dtype"] != "int64" else []),
+        *([("int8", str(Loss.model_validate(about["loss"])))] if about["loss"] else []),
         ("parameters", f"{about['parameters']:,}, {_size(about['weights_bytes'])}"),
         ("size", f"{_size(about['bytes'])}, {len(about['files'])} files"),
         ("tokenizer", _printable(about["tokenizer"] or "none")),
@@ -106,6 +118,17 @@ def _facts(about: Mapping[str, Any]) -> list[tuple[str, str]]:
         *((f"  {_printable(name)}", _metric(pair)) for name, pair in certificate["metrics"].items()),
         ("sha256", about["sha256"]),
     ]
+
+
+def _ranges(ranges: Mapping[str, Any] | None) -> str:
+    """What training has seen, of the first few channels."""
+    if ranges is None:
+        return "unknown: infer cannot tell what lies outside of the training"
+    texts = []
+    for name in ("inputs", "targets"):
+        ends = [f"{low:.4g} to {high:.4g}" for low, high in zip(ranges[name]["low"], ranges[name]["high"], strict=True)]
+        texts.append(f"{name} {', '.join(ends[:_RANGES_SHOWN])}{' ...' if len(ends) > _RANGES_SHOWN else ''}")
+    return "; ".join(texts)
 
 
 def _segments(about: Mapping[str, Any]) -> Table:

@@ -13,7 +13,6 @@ from reservoir_hw.experiment.deploy.trained import TrainedRow, trained_row
 from reservoir_hw.experiment.run.folder import write_yaml
 from reservoir_hw.experiment.run.open_device import OpenDevice
 from reservoir_hw.experiment.states.progress import Progress
-from reservoir_hw.readout.edge.manifest import Loss
 
 # By how an experiment trains a readout: what it was trained on is what it is compared on.
 _EXPORTS = {"in one pass": export_readout, "by gradients": export_model}
@@ -93,21 +92,9 @@ def export_run(
             else "No device was opened."
         )
     if exported.loss is not None:
-        exported.notes.append(_cost_of(exported.loss))
+        exported.notes.append(str(exported.loss))
     exported.command = _next_command(chosen, exported, reservoir)
     return exported
-
-
-def _cost_of(loss: Loss) -> str:
-    if loss.judged_on == "nothing":
-        return "Nobody judged what int8 costs: that takes the device, and a test (without --offline)."
-    if loss.error is None:
-        return f"int8 raises the cross-entropy by {loss.cross_entropy:.2g} nats."
-    on = "random states as large as in training" if loss.judged_on == "stored outputs" else "the test"
-    return (
-        f"int8 changes an output by a root mean square of {loss.error:.2g} of its standard deviation, on {on}, step by "
-        "step."
-    )
 
 
 def _target_path(path: str | Path | None, target: Target, *, force: bool) -> Path:

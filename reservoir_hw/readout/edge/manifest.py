@@ -146,6 +146,18 @@ class Loss(_Part):
     accuracy: FiniteFloat | None = None
     accepted: bool = False
 
+    def __str__(self) -> str:
+        """A sentence for people."""
+        if self.judged_on == "nothing":
+            return "Nobody judged what int8 costs."
+        if self.error is None:
+            cost = f"int8 raises the cross-entropy by {self.cross_entropy or 0.0:.3g} nats"
+        else:
+            cost = f"int8 changes an output by a root mean square of {self.error:.3g} of its standard deviation"
+        on = ", on random states" if self.judged_on == "stored outputs" else ""
+        more = ": more than is harmless, accepted at the export (--accept-loss)" if self.accepted else ""
+        return f"{cost}{on}{more}."
+
 
 class Certified(_Part):
     """How far a segment is from the model it was made of, in spreads: standard deviations of the output.

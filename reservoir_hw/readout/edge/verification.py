@@ -46,6 +46,8 @@ class Verification:
     bundle: str
     runtime: str
     segments: tuple[Checked, ...]
+    remarks: tuple[str, ...] = ()
+    """What int8 costs, and what nobody knows."""
 
     @property
     def passed(self) -> bool:
@@ -55,7 +57,8 @@ class Verification:
     def as_dict(self) -> dict[str, Any]:
         """For JSON."""
         segments = [{**asdict(segment), "passed": segment.passed} for segment in self.segments]
-        return {"bundle": self.bundle, "runtime": self.runtime, "passed": self.passed, "segments": segments}
+        found = {"bundle": self.bundle, "runtime": self.runtime, "passed": self.passed, "segments": segments}
+        return found | {"remarks": list(self.remarks)}
 
 
 def verify(path: str | os.PathLike[str]) -> Verification:
@@ -72,7 +75,11 @@ def verify(path: str | os.PathLike[str]) -> Verification:
         checked = tuple(
             _check(bundle, index, segment, golden) for index, segment in enumerate(bundle.manifest.segments)
         )
-        return Verification(bundle.name, f"onnxruntime {runtime.__version__}", checked)
+        manifest = bundle.manifest
+        remarks = [] if manifest.loss is None else [str(manifest.loss)]
+        if manifest.ranges is None and manifest.input.dtype != "int64":
+            remarks.append("Nobody knows the ranges of the training: infer cannot tell what lies outside.")
+        return Verification(bundle.name, f"onnxruntime {runtime.__version__}", checked, tuple(remarks))
 
 
 def golden_values(bundle: Bundle) -> dict[str, np.ndarray]:

@@ -25,8 +25,6 @@ from reservoir_hw.readout import LMSReadout, RLSReadout
 
 ROOT = Path(__file__).parent.parent
 CODE = ("reservoir_hw", "tests", "benchmarks", "examples", "tools")
-# Files of other versions keep the names of their time.
-OTHER_VERSIONS = ROOT / "tests" / "written_by_8b10ae5"
 
 # Names of file formats look like modules.
 FORMATS = {
@@ -98,7 +96,7 @@ def texts() -> Iterator[tuple[str, str]]:
     here = Path(__file__)
     for folder in CODE:
         for file in sorted((ROOT / folder).rglob("*.py")):
-            if file != here and OTHER_VERSIONS not in file.parents:
+            if file != here:
                 for line, text in strings_of(file.read_text(encoding="utf-8")):
                     yield f"{file.relative_to(ROOT)}:{line}", text
     for file in [ROOT / "pyproject.toml", ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]:

@@ -26,7 +26,6 @@ from reservoir_hw.core.configuration import NO_INFLUENCE_ON_STATES, Config, Docu
 from reservoir_hw.core.errors import ConfigurationError
 from reservoir_hw.core.extras import missing_extra
 from reservoir_hw.core.hil import HilConfig, place_hil
-from reservoir_hw.core.renamed_keys import translate
 from reservoir_hw.core.reservoir import OutOfRange, Reservoir
 from reservoir_hw.core.signal import MaskConfig
 from reservoir_hw.core.spec import Continuity, Identity, ReservoirSpec
@@ -245,7 +244,6 @@ def parse_reservoir(document: Document, *, varies: bool = False) -> ReservoirCon
     Raises `ConfigurationError` where it varies, unless `varies` allows that.
     """
     section = reservoir_section(document)
-    translate(section)
     place_hil(section)
     expand(section.data)
     if not varies:

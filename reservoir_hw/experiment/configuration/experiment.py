@@ -20,7 +20,6 @@ from reservoir_hw.core.configuration import NO_INFLUENCE_ON_STATES, Config, Docu
 from reservoir_hw.core.errors import ConfigurationError
 from reservoir_hw.core.hil import place_hil
 from reservoir_hw.core.knobs import KnobConfig
-from reservoir_hw.core.renamed_keys import translate
 from reservoir_hw.core.reservoir_config import ReservoirConfig
 from reservoir_hw.experiment.configuration.gradient import GradientConfig
 from reservoir_hw.experiment.configuration.labels import baseline_labels, called, key_names
@@ -196,7 +195,6 @@ def parse_experiment(document: Document) -> ExperimentConfig:
             f"{document.origin(('kind',))}: this is a reservoir file; name an experiment file and give this one "
             "with --reservoir"
         )
-    translate(document)
     place_hil(document)
     _expand_baselines(document)
     for place in ((), ("reservoir",), ("sweep",)):

@@ -15,7 +15,6 @@ from reservoir_hw.core.differences import Difference, first_change
 from reservoir_hw.core.errors import ConfigurationError
 from reservoir_hw.core.files import replace_file
 from reservoir_hw.core.provenance import as_plain
-from reservoir_hw.core.renamed_keys import translate_record
 
 
 def new_run_folder(parent: str | Path, name: str) -> Path:
@@ -71,9 +70,7 @@ def point_of(folder: Path) -> int | None:
 
 
 def _resolved_of(folder: Path) -> dict[str, Any]:
-    begun = Document.from_file(folder / "experiment.yaml").data
-    translate_record(begun, f"{folder}/experiment.yaml")
-    return begun
+    return Document.from_file(folder / "experiment.yaml").data
 
 
 def rows_in(folder: Path) -> int:

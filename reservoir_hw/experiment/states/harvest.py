@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import copy
 import hashlib
 import importlib.util
 import logging
@@ -18,14 +17,13 @@ from typing import Any, cast
 
 import numpy as np
 
-from reservoir_hw.core import provenance, registry
+from reservoir_hw.core import provenance
 from reservoir_hw.core.configuration import Config, decisive
 from reservoir_hw.core.current_folder import look_in_current_folder
-from reservoir_hw.core.errors import ConfigurationError, DeviceBusy, ReservoirError
+from reservoir_hw.core.errors import ConfigurationError, DeviceBusy
 from reservoir_hw.core.hostlock import HostLock
 from reservoir_hw.core.knobs import about_monitors
 from reservoir_hw.core.provenance import plain
-from reservoir_hw.core.renamed_keys import renamed
 from reservoir_hw.core.reservoir import Reservoir
 from reservoir_hw.core.reservoir_config import ReservoirConfig
 from reservoir_hw.core.spec import ReservoirSpec
@@ -52,24 +50,11 @@ log = logging.getLogger(__name__)
 
 
 def store_path(point: Point, task: Task) -> str:
-    """Where the states of this point lie: in `run.states`, under the hash of all that decides about them.
-
-    A store that an earlier version gave another name keeps it, if what it recorded decides about the same states. That
-    version began a store for each calibration. Of several, one with this calibration is taken, else one that is
-    complete, else the newest.
-    """
+    """Where the states of this point lie: in `run.states`, under the hash of all that decides about them."""
     config = point.config
     decides = _decisive(config.task, config.reservoir.for_inputs(task.channels), config.training, task.inputs_digest)
-    folder = config.run.states
-    path = f"{folder}/{config.reservoir.kind}-{provenance.configuration_hash(decides)[:12]}"
-    if point.draw:
-        return f"{path}-draw{point.draw}"
-    if folder is None or StateStore.exists(path) or not os.path.isdir(folder):
-        return path
-    # A name that begins with a dot is that of a store in the making.
-    stores = sorted(str(store.parent) for store in Path(folder).glob("[!.]*/zarr.json"))
-    fitting = [store for store in stores if "-draw" not in Path(store).name and _recorded(store) == decides]
-    return max(fitting, key=lambda store: _preference(store, config.reservoir), default=path)
+    path = f"{config.run.states}/{config.reservoir.kind}-{provenance.configuration_hash(decides)[:12]}"
+    return f"{path}-draw{point.draw}" if point.draw else path
 
 
 def find_states(point: Point, task: Task) -> StateStore | None:
@@ -424,32 +409,6 @@ def _decisive(task: Config, reservoir: Config, training: TrainingConfig, inputs:
     of_task = {"inputs": inputs} if inputs else decisive(task)
     sections = {"task": of_task, "reservoir": decisive(reservoir), "training": decisive(training)}
     return {**sections, "files": dict(contents(sections))}
-
-
-def _recorded(path: str) -> dict[str, Any] | None:
-    """What decided about the states of a harvest, in the words of today; None for anything else."""
-    try:
-        facts = StateStore.open(path).facts
-        if facts["made_by"] != "harvest":
-            return None
-        recorded = copy.deepcopy(facts["configuration"])
-        renamed(recorded)
-        task, reservoir = (
-            registry.find(group, recorded[section]["kind"]).load().model_validate(recorded[section])
-            for section, group in (("task", "tasks"), ("reservoir", "backends"))
-        )
-        decides = _decisive(task, reservoir, TrainingConfig.model_validate(recorded["training"]))
-        return {**decides, "files": {name: recorded["files"].get(name) for name in decides["files"]}}
-    except (ReservoirError, LookupError, TypeError, ValueError):
-        # Another version's, a damaged one, or of a package that is not installed: not this one in any case.
-        return None
-
-
-def _preference(path: str, reservoir: ReservoirConfig) -> tuple[bool, bool, float]:
-    """Of stores with states of the same settings: the same calibration, complete, and the newest."""
-    store = StateStore.open(path)
-    began, now = _calibrations(store, reservoir)
-    return began == now, store.complete, (Path(path) / "zarr.json").stat().st_mtime
 
 
 def about_changes(store: StateStore) -> list[str]:

@@ -10,7 +10,6 @@ from reservoir_hw.core.configuration import Document
 from reservoir_hw.core.differences import first_change
 from reservoir_hw.core.errors import ConfigurationError
 from reservoir_hw.core.provenance import plain
-from reservoir_hw.core.renamed_keys import translate_record
 from reservoir_hw.experiment.configuration.search import SweepConfig
 from reservoir_hw.experiment.states.harvest import contents
 
@@ -34,7 +33,6 @@ def identity_of(resolved: Mapping[str, Any], config: SweepConfig, space: Mapping
 
 def check_identity(known: dict[str, Any], identity: dict[str, Any], document: Document, study: str) -> None:
     """Raise `ConfigurationError` that names the first thing in which the experiment is not that of the study."""
-    translate_record(known, study)
     change = first_change(known, plain(identity))
     if change is None:
         return

@@ -26,7 +26,6 @@ from reservoir_hw.core.errors import ConfigurationError, DeviceBusy, MissingExtr
 from reservoir_hw.core.interrupts import HeldInterrupts, stop_if_asked
 from reservoir_hw.core.passwords import without_password
 from reservoir_hw.core.provenance import configuration_hash, plain
-from reservoir_hw.core.renamed_keys import former_keys
 from reservoir_hw.core.seeds import generator
 from reservoir_hw.experiment.configuration.search import SweepConfig
 from reservoir_hw.experiment.sweeps.identity import check_identity
@@ -109,12 +108,6 @@ class Study:
             else:
                 self._study.set_user_attr("experiment", identity)
                 self._study.set_user_attr("experiment_sha256", configuration_hash(identity))
-            self._keys = self._keys_in_study()
-
-    def _keys_in_study(self) -> dict[str, str]:
-        """What the study calls each key: a study of an earlier version goes on under the old names."""
-        known = {key for trial in self._study.get_trials(deepcopy=False) for key in trial.params}
-        return {key: next((old for old in former_keys(key) if old in known), key) for key in self._space}
 
     def trials(self) -> list[Trial]:
         """All trials of all processes, in the order in which they were begun."""
@@ -139,7 +132,7 @@ class Study:
                 trial.set_user_attr("surplus", True)
                 self._tell(trial, state, None, {})
                 return None
-            values = {key: _suggested(trial, self._keys[key], dimension) for key, dimension in self._space.items()}
+            values = {key: _suggested(trial, key, dimension) for key, dimension in self._space.items()}
             signs = SignsOfLife(lambda: self._database.record_heartbeat(self._id_of(trial.number)), HEARTBEAT_S)
             try:
                 with signs, interrupts.allowed():
@@ -186,8 +179,7 @@ class Study:
             with experimental():
                 evaluator = optuna.importance.PedAnovaImportanceEvaluator()
                 found = optuna.importance.get_param_importances(self._study, evaluator=evaluator)
-        today = {name: key for key, name in self._keys.items()}
-        return {today[name]: share for name, share in found.items()}
+        return found
 
     def _ask(self, worker: Worker) -> optuna.Trial:
         """Begin a trial; who is at work on it is written down before anything else."""
@@ -228,11 +220,7 @@ class Study:
         return Trial(
             number=trial.number,
             status=_status(trial.state, failed="problem" in found),
-            values={
-                key: _value(self._space[key], trial.params[name])
-                for key, name in self._keys.items()
-                if name in trial.params
-            },
+            values={key: _value(found, trial.params[key]) for key, found in self._space.items() if key in trial.params},
             objective=trial.value if trial.state in (TrialState.COMPLETE, TrialState.PRUNED) else None,
             metrics=found.get("metrics", {}),
             rows=found.get("rows", []),

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 import signal
-import sqlite3
 import sys
 import time
 from collections.abc import Callable
@@ -589,22 +588,6 @@ def test_a_trial_that_was_enqueued_by_hand(make: Make) -> None:
     stored().enqueue_trial({"reservoir.spectral_radius": 0.75})
     found = sweep(make(trials=3))
     assert [trial.values["reservoir.spectral_radius"] == 0.75 for trial in found.trials] == [False, True, False]
-
-
-def test_a_study_with_an_old_key_goes_on(make: Make) -> None:
-    search = {**RADIUS, "training.priming_passes": {"choices": [0, 1]}}
-    before = sweep(make(search, trials=4)).trials
-    with sqlite3.connect("runs/sweeps/experiment/study.db") as database:
-        # As an earlier version wrote it.
-        database.execute("UPDATE trial_params SET param_name = replace(param_name, 'priming', 'settle')")
-        database.execute("UPDATE study_user_attributes SET value_json = replace(value_json, 'priming', 'settle')")
-    after = sweep(make(search, trials=6))
-    assert [trial.values for trial in after.trials[:4]] == [trial.values for trial in before]
-    assert {tuple(trial.values) for trial in after.trials} == {tuple(search)}
-    # One name in the study, so that its sampler learns from all trials.
-    assert {tuple(sorted(trial.params)) for trial in stored().trials} == {
-        ("reservoir.spectral_radius", "training.settle_passes")
-    }
 
 
 @pytest.mark.slow

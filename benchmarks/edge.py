@@ -1,15 +1,15 @@
-"""The digital side of a model at the edge, per token: our runtime beside torch, numpy, and the bytes that it reads.
+"""A model at the edge, per token: what the runner costs beyond its graphs and its device; beside torch and numpy.
 
     OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 python benchmarks/edge.py [--quick] [--only NAME] [--json FILE]
 
-One token or step at a time, one thread, the reservoirs left out: they are devices that answer at once, and the time
-that the runner's own stopwatch gives to their crossings is taken off. Everything alternates; medians. The outputs of
-all sides must agree with torch's, or the benchmark stops.
+One token or step at a time, one thread. The figure is runner / bare: "bare" are the same calls of onnxruntime on the
+same bound arrays, and in between the device's own `step`. Both are timed in each of many short rounds, one after the
+other, and the figure is the median of the rounds' ratios, for fp32 and int8. The devices answer at once, so that what
+they cost is what the library does around them.
 
-"Sessions" are the bare calls of onnxruntime on arrays that are bound once; what the runner needs beyond them is its
-own overhead, divided by the number of segments. "Bound" reads as many bytes as the model's weights have, as one
-matrix-vector product by BLAS: what the memory allows. An embedding is looked up, so its bytes count only where they
-are the last projection too.
+"torch" and "numpy" compute the digital part alone, without the devices; their outputs must agree with the runner's,
+or the benchmark stops. "Bound" reads as many bytes as the model's weights have, as one matrix-vector product by BLAS:
+what the memory allows. An embedding is looked up, so its bytes count only where they are the last projection too.
 """
 
 from __future__ import annotations
@@ -70,31 +70,27 @@ class Case:
     in_numpy: Callable[[Any], np.ndarray]
     given: Any
     weights: int
-    segments: int
-    goal_us: float | None = None
-    goal_int8_us: float | None = None
 
 
 @dataclass(frozen=True)
 class Row:
-    """Medians in µs per token."""
+    """Medians in µs per token, and of the ratio of runner and bare calls in each round."""
 
     case: str
-    ours: float
-    int8: float | None
-    sessions: float
-    overhead_per_segment: float
+    runner: float
+    bare: float
+    ratio: float
+    int8: float
+    int8_ratio: float
     torch: float
     numpy: float
     bound: float
-    goal: float | None
-    goal_int8: float | None
 
 
 # ---- the models
 
 
-def laerc(width: int, layers: int, vocabulary: int, goal: float | None = None, goal_int8: float | None = None) -> Case:
+def laerc(width: int, layers: int, vocabulary: int) -> Case:
     """A LAERC with R = 4 D."""
     torch.manual_seed(0)
     devices = [Immediate(width, 4 * width).open() for _ in range(layers)]
@@ -119,9 +115,6 @@ def laerc(width: int, layers: int, vocabulary: int, goal: float | None = None, g
         in_numpy=laerc_in_numpy(model, [device.states for device in devices]),
         given=3,
         weights=sum(parameter.numel() for parameter in model.parameters()),
-        segments=layers + 1,
-        goal_us=goal,
-        goal_int8_us=goal_int8,
     )
 
 
@@ -158,7 +151,7 @@ def laerc_in_numpy(model: LAERC, states: list[np.ndarray]) -> Callable[[int], np
     return step
 
 
-def aerc(nodes: int, hidden: int, vocabulary: int, goal: float) -> Case:
+def aerc(nodes: int, hidden: int, vocabulary: int) -> Case:
     """An attention readout behind a frozen embedding."""
     torch.manual_seed(0)
     device = Immediate(16, nodes).open()
@@ -186,12 +179,10 @@ def aerc(nodes: int, hidden: int, vocabulary: int, goal: float) -> Case:
         in_numpy=in_numpy,
         given=3,
         weights=sum(parameter.numel() for parameter in readout.parameters()),
-        segments=2,
-        goal_us=goal,
     )
 
 
-def ridge(nodes: int, outputs: int, goal: float) -> Case:
+def ridge(nodes: int, outputs: int) -> Case:
     """A ridge readout of a wide device."""
     device = Immediate(4, nodes).open()
     random = np.random.default_rng(0)
@@ -216,18 +207,16 @@ def ridge(nodes: int, outputs: int, goal: float) -> Case:
         in_numpy=in_numpy,
         given=np.zeros(4, np.float32),
         weights=nodes * outputs,
-        segments=1,
-        goal_us=goal,
     )
 
 
 def cases(quick: bool) -> list[Callable[[], Case]]:
     """Made one after the other: the largest has 300 MB of weights."""
     small = [
-        lambda: laerc(64, 4, 65, goal=59),
-        lambda: laerc(256, 4, 65, goal=757, goal_int8=183),
-        lambda: aerc(150, 25, 59, goal=12),
-        lambda: ridge(4096, 65, goal=17),
+        lambda: laerc(64, 4, 65),
+        lambda: laerc(256, 4, 65),
+        lambda: aerc(150, 25, 59),
+        lambda: ridge(4096, 65),
     ]
     large = [
         lambda: laerc(768, 4, 65),
@@ -264,37 +253,40 @@ def compare(case: Case, folder: Path, repeats: int, per_repeat: int) -> Row:
                 runner.reset()
             outputs = {name: side() for name, side in sides.items()}
             check(case, {name: np.array(y.numpy() if isinstance(y, Tensor) else y) for name, y in outputs.items()})
-            sides["sessions"] = bare_sessions(runners["fp32"])
+            sides |= {f"bare {name}": bare(runner) for name, runner in runners.items()}
             sides["bound"] = bound(case.weights)
             times: dict[str, list[float]] = {name: [] for name in sides}
             for number in range(repeats + 1):
-                for name, side in sides.items():
-                    runner = runners.get(name)
-                    if runner is not None:
-                        # The devices are shared: each runner begins anew.
-                        runner.reset()
-                        runner.stopwatch.clear()
+                # A pair lies side by side, and each of the two is first in every other round.
+                order = sorted(sides, key=lambda name: (name.split()[-1], name), reverse=bool(number % 2))
+                for name in order:
+                    if name in runners:
+                        runners[name].reset()
+                    else:
+                        for device in case.devices:
+                            device.reset()
+                    side = sides[name]
+                    side()  # The first step resets the device.
                     begun = time.perf_counter()
                     for _ in range(per_repeat):
                         side()
-                    took = time.perf_counter() - begun
-                    if runner is not None:
-                        stages = zip(runner.stopwatch.stages, runner.stopwatch.histograms, strict=True)
-                        took -= sum(h.total_ns for stage, h in stages if stage.startswith("crossing")) * 1e-9
                     if number:
-                        times[name].append(took / per_repeat * 1e6)
+                        times[name].append((time.perf_counter() - begun) / per_repeat * 1e6)
     medians = {name: statistics.median(values) for name, values in times.items()}
+    ratios = {
+        name: statistics.median(ours / theirs for ours, theirs in zip(times[name], times[f"bare {name}"], strict=True))
+        for name in runners
+    }
     return Row(
         case=case.name,
-        ours=medians["fp32"],
+        runner=medians["fp32"],
+        bare=medians["bare fp32"],
+        ratio=ratios["fp32"],
         int8=medians["int8"],
-        sessions=medians["sessions"],
-        overhead_per_segment=(medians["fp32"] - medians["sessions"]) / case.segments,
+        int8_ratio=ratios["int8"],
         torch=medians["torch"],
         numpy=medians["numpy"],
         bound=medians["bound"],
-        goal=case.goal_us,
-        goal_int8=case.goal_int8_us,
     )
 
 
@@ -308,13 +300,24 @@ def check(case: Case, outputs: dict[str, np.ndarray]) -> None:
             raise RuntimeError(f"{case.name}: {name} differs from torch by {error:.2g}: the times mean nothing")
 
 
-def bare_sessions(runner: EdgeRunner) -> Step:
-    """The graphs alone, one after the other, on the runner's own bound arrays."""
-    bound = runner._bound
-    assert bound is not None
-    calls = [
-        call for (call, _), stage in zip(bound.calls, runner._stages, strict=True) if isinstance(stage, SegmentStage)
-    ]
+def bare(runner: EdgeRunner) -> Step:
+    """The graphs on the runner's own bound arrays, and the device's own step in between."""
+    made = runner._bound
+    assert made is not None
+    values, calls = made._values, []
+
+    def crossing(device: Reservoir, drive: np.ndarray, states: np.ndarray) -> Step:
+        def step() -> None:
+            states[:, 0] = device.step(drive[:, 0])
+
+        return step
+
+    for (call, _), stage in zip(made.calls, runner._stages, strict=True):
+        if isinstance(stage, SegmentStage):
+            calls.append(call)
+        else:
+            names = stage.crossing
+            calls.append(crossing(stage.reservoir, values[names.drive], values[names.states]))
 
     def run() -> None:
         for call in calls:
@@ -340,7 +343,7 @@ def main() -> None:
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     rows = []
-    print("| case | ours, µs | int8 | sessions | overhead per segment | torch | numpy | bound | goal (int8) |")
+    print("| case | runner, µs | bare | runner / bare | int8, µs | int8 / bare | torch | numpy | bound |")
     print("|---|---|---|---|---|---|---|---|---|", flush=True)
     with tempfile.TemporaryDirectory() as folder:
         for make in cases(arguments.quick):
@@ -348,12 +351,11 @@ def main() -> None:
             if arguments.only not in case.name:
                 continue
             large = case.weights > 1 << 21
-            row = compare(case, Path(folder), repeats=7 if large else 15, per_repeat=20 if large else 500)
+            row = compare(case, Path(folder), repeats=40 if large else 400, per_repeat=4 if large else 20)
             rows.append(row)
-            goal = "–" if row.goal is None else f"{row.goal:g}" + (f" ({row.goal_int8:g})" if row.goal_int8 else "")
             print(
-                f"| {row.case} | {row.ours:.1f} | {row.int8:.1f} | {row.sessions:.1f} | "
-                f"{row.overhead_per_segment:.1f} | {row.torch:.1f} | {row.numpy:.1f} | {row.bound:.1f} | {goal} |",
+                f"| {row.case} | {row.runner:.1f} | {row.bare:.1f} | {row.ratio:.3f} | {row.int8:.1f} | "
+                f"{row.int8_ratio:.3f} | {row.torch:.1f} | {row.numpy:.1f} | {row.bound:.1f} |",
                 flush=True,
             )
     if arguments.json is not None:

@@ -6,6 +6,7 @@ A mark is a comment before a block:
     <!-- slow -->                   only `make test-slow` runs it
     <!-- smaller: run.point=0 -->   with these keys in its environment, as RESERVOIR_HW__RUN__POINT=0
     <!-- needs data -->             only where RESERVOIR_HW_DATA is set
+    <!-- needs ssh-keygen -->       only where there is this program
     <!-- file: lab.yaml -->         the block is written to this file, whose name the page says
     <!-- exits with 3 -->           its last command fails so
 
@@ -36,7 +37,7 @@ COMMAND = re.compile(
 )
 COMMENT = re.compile(r"<!--\s*(.*?)\s*-->", re.DOTALL)
 MARK = re.compile(
-    r"(?P<what>not run|slow|smaller|needs data|file|exits with|set up in Python|set up)\b:?\s*(?P<words>.*)", re.DOTALL
+    r"(?P<what>not run|slow|smaller|needs|file|exits with|set up in Python|set up)\b:?\s*(?P<words>.*)", re.DOTALL
 )
 
 
@@ -48,7 +49,7 @@ class Marks:
     not_run: str | None = None
     slow: bool = False
     smaller: tuple[str, ...] = ()
-    data: bool = False
+    needs: str | None = None
     file: str | None = None
     exits_with: int = 0
 
@@ -114,8 +115,8 @@ def _with_mark(marks: Marks, what: str, words: str, where: str) -> Marks:
         return replace(marks, slow=True)
     if what == "smaller":
         return replace(marks, smaller=tuple(words.split()))
-    if what == "needs data":
-        return replace(marks, data=True)
+    if what == "needs":
+        return replace(marks, needs=words)
     if what == "file":
         return replace(marks, file=words)
     return replace(marks, exits_with=int(words))

@@ -98,7 +98,8 @@ class Reader:
         return (
             marks.not_run is not None
             or (marks.slow and not self._slow)
-            or (marks.data and "RESERVOIR_HW_DATA" not in os.environ)
+            or (marks.needs == "data" and "RESERVOIR_HW_DATA" not in os.environ)
+            or (marks.needs not in (None, "data") and shutil.which(marks.needs) is None)
         )
 
     def _name(self, line: int) -> str:

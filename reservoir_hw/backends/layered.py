@@ -12,7 +12,6 @@ from reservoir_hw.core.errors import ConfigurationError
 from reservoir_hw.core.reservoir import Reservoir
 from reservoir_hw.core.reservoir_config import AnyReservoirConfig, ReservoirConfig, parse_reservoir
 from reservoir_hw.core.spec import DType
-from reservoir_hw.networks.laerc_reservoirs import reservoir_configurations
 
 
 class LayeredReservoirConfig(ReservoirConfig):
@@ -106,6 +105,9 @@ class LaercReservoirsConfig(LayeredReservoirConfig):
                 f"a reservoir of kind {self.kind!r} has as many networks as its model has layers: give the experiment "
                 "file, which says how many"
             )
+        # Networks need scipy, which is not there where devices behind sockets are the layers.
+        from reservoir_hw.networks.laerc_reservoirs import reservoir_configurations
+
         own = {"nodes", "spectral_norm", "bias_scaling", "seed", "dtype", "gradients", "out_of_range"}
         drawn = reservoir_configurations(width, layers, **self.model_dump(include=own))
         return [parse_reservoir(Document.from_mapping(one, "reservoir")) for one in drawn]

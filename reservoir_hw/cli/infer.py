@@ -64,6 +64,9 @@ def infer(
         typer.Option(min=0, max=1, metavar="P", help="Choose among the likeliest that sum to P. (default: all)"),
     ] = None,
     seed: Annotated[int, typer.Option(min=0, help="Of the choice of tokens.")] = 0,
+    expect: Annotated[
+        str | None, typer.Option(metavar="SHA256", help="Take no other bundle: what `bundle info` shows as sha256.")
+    ] = None,
     any_device: Annotated[
         bool, typer.Option("--any-device", help="Drive another device than the one of the training.")
     ] = False,
@@ -107,7 +110,7 @@ def infer(
         require_figure(figure)
     facts: dict[str, Any] = {}
     with own_stdout(json):
-        with EdgeRunner(bundle, reservoir, any_device=any_device, repetitions=repetitions) as runner:
+        with EdgeRunner(bundle, reservoir, any_device=any_device, repetitions=repetitions, expect=expect) as runner:
             facts |= {"model": runner.manifest.model, "precision": runner.manifest.precision}
             facts["casts"] = [asdict(cast) for cast in runner.casts]
             if verify_probe:

@@ -59,7 +59,7 @@ class Archive:
             try:
                 self._members = {
                     entry.name: _Member(None, entry.start, entry.size, entry.crc)
-                    for entry in entries_of(self._take, os.fstat(self._zip.fileno()).st_size, FILES_LIMIT)
+                    for entry in entries_of(self._zip, FILES_LIMIT)
                 }
             except BaseException:
                 self._zip.close()

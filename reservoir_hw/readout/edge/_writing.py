@@ -8,17 +8,18 @@ import json
 import os
 import shutil
 import tempfile
-import zlib
+import zipfile
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from types import TracebackType
-from typing import BinaryIO, Self, TypeAlias
+from typing import IO, BinaryIO, Self, TypeAlias
 
 from reservoir_hw.core.files import settle_folder
-from reservoir_hw.readout.edge import _stored_zip
 from reservoir_hw.readout.edge._archive import PIECE, Archive
 from reservoir_hw.readout.edge._refusal import Refused, shown
+from reservoir_hw.readout.edge._stored_zip import new_entry
 from reservoir_hw.readout.edge.manifest import FORMAT, MANIFEST
 
 MANIFEST_LIMIT = 4 << 20
@@ -33,41 +34,25 @@ def is_zip(path: Path) -> bool:
 class Packer(ABC):
     """Takes files one after the other; at the end of its context they are on the disk."""
 
-    _file: BinaryIO | None = None
-
-    @abstractmethod
-    def _begin(self, name: str) -> BinaryIO: ...
-
-    @abstractmethod
-    def _end(self, file: BinaryIO, name: str, size: int, crc: int) -> None: ...
-
-    @abstractmethod
-    def _finish(self) -> None:
-        """Complete what was written, when all files are there."""
-
     def __enter__(self) -> Self:
         return self
 
+    @abstractmethod
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        try:
-            if error is None:
-                self._finish()
-        finally:
-            if self._file is not None:
-                self._file.close()
+    ) -> None: ...
+
+    @abstractmethod
+    def _opened(self, name: str) -> AbstractContextManager[IO[bytes]]: ...
 
     def add(self, name: str, content: Content) -> tuple[int, str]:
         """Write a file; returns its size in bytes and its SHA-256."""
-        size, crc, digest = 0, 0, hashlib.sha256()
-        file = self._begin(name)
-        for piece in _pieces(content):
-            file.write(piece)
-            digest.update(piece)
-            crc = zlib.crc32(piece, crc)
-            size += len(piece)
-        self._end(file, name, size, crc)
+        size, digest = 0, hashlib.sha256()
+        with self._opened(name) as file:
+            for piece in _pieces(content):
+                file.write(piece)
+                digest.update(piece)
+                size += len(piece)
         return size, digest.hexdigest()
 
 
@@ -77,44 +62,37 @@ class FolderPacker(Packer):
     def __init__(self, folder: Path) -> None:
         self._folder = folder
 
-    def _begin(self, name: str) -> BinaryIO:
-        path = self._folder / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        self._file = open(path, "xb")  # noqa: SIM115 - closed by _end
-        return self._file
-
-    def _end(self, file: BinaryIO, name: str, size: int, crc: int) -> None:
-        _flushed(file)
-        file.close()
-
-    def _finish(self) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         for folder in (self._folder, *(path for path in self._folder.rglob("*") if path.is_dir())):
             settle_folder(folder)
 
+    @contextmanager
+    def _opened(self, name: str) -> Iterator[IO[bytes]]:
+        path = self._folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with open(path, "xb") as file:
+            yield file
+            _flushed(file)
+
 
 class ZipPacker(Packer):
-    """Entries of a stored zip. A header stands before its data and names their CRC: it is written at last."""
+    """Entries of a stored zip."""
 
     def __init__(self, path: Path) -> None:
-        self._zip = self._file = open(path, "wb")  # noqa: SIM115 - closed by __exit__
-        self._entries: list[tuple[str, int, int, int]] = []
-        self._start = 0
+        self._file = open(path, "wb")  # noqa: SIM115 - closed by __exit__
+        self._zip = zipfile.ZipFile(self._file, "w")
 
-    def _begin(self, name: str) -> BinaryIO:
-        self._start = self._zip.tell()
-        self._zip.write(bytes(_stored_zip.header_size(name, self._start)))
-        return self._zip
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        with self._file:
+            self._zip.close()
+            _flushed(self._file)
 
-    def _end(self, file: BinaryIO, name: str, size: int, crc: int) -> None:
-        end = file.tell()
-        file.seek(self._start)
-        file.write(_stored_zip.local_header(name, size, crc, self._start))
-        file.seek(end)
-        self._entries.append((name, self._start, size, crc))
-
-    def _finish(self) -> None:
-        self._zip.write(_stored_zip.directory(self._entries, self._zip.tell()))
-        _flushed(self._zip)
+    def _opened(self, name: str) -> AbstractContextManager[IO[bytes]]:
+        return self._zip.open(new_entry(name, self._file.tell()), "w", force_zip64=True)
 
 
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
@@ -12,7 +13,7 @@ from typing import Any, Self
 
 import numpy as np
 
-from reservoir_hw.core.errors import NotOpen
+from reservoir_hw.core.errors import ConfigurationError, NotOpen
 from reservoir_hw.readout.edge._archive import PIECE, Archive
 from reservoir_hw.readout.edge._graph_check import check_graph
 from reservoir_hw.readout.edge._refusal import Refused, about, check_names, shown
@@ -80,29 +81,42 @@ class Bundle:
     what `read`, `graph` and `tensors` return was hashed as it was returned.
     """
 
-    def __init__(self, path: str | os.PathLike[str], name: str | None = None) -> None:
+    def __init__(self, path: str | os.PathLike[str], name: str | None = None, expect: str | None = None) -> None:
         self.name = os.fspath(path) if name is None else name
         """The path, as it appears in messages."""
         self.digest: str
-        """SHA-256 of the manifest, and with it of everything."""
+        """SHA-256 of `manifest.json`, and with it of everything: the same for a folder and a zip of one content."""
         self._closed = False
         with about(self.name):
             self._archive = Archive(path)
         try:
-            self._check()
+            self._check(expect)
         except BaseException:
             self._archive.close()
             raise
 
     @classmethod
-    def open(cls, path: str | os.PathLike[str]) -> Self:
-        """Open a folder or a stored zip and check everything in it.
+    def open(cls, path: str | os.PathLike[str], expect: str | None = None) -> Self:
+        """Open a folder or a stored zip and check everything in it; first, that its `digest` is `expect`.
 
         Raises `ConfigurationError` that names the bundle and the file if anything is missing, damaged, not listed
         in the manifest, a link, compressed, of an unknown version, or a graph that is not made of standard ONNX
-        operators and the bundle's own weights.
+        operators and the bundle's own weights; or if it is another bundle than the expected one.
         """
-        return cls(path)
+        return cls(path, expect=expect)
+
+    def require(self, digest: str) -> None:
+        """Raise `ConfigurationError` if this is no SHA-256, or not that of this bundle."""
+        if not re.fullmatch("[0-9a-fA-F]{64}", digest):
+            raise ConfigurationError(
+                f"{shown(digest)} is no digest of a bundle to expect: take the 64 hexadecimal digits that "
+                "`reservoir-hw bundle info` shows as sha256"
+            )
+        if digest.lower() != self.digest:
+            raise ConfigurationError(
+                f"bundle {self.name}: is another one than expected: its sha256 is {self.digest}, and {digest.lower()} "
+                "was expected"
+            )
 
     @property
     def sizes(self) -> Mapping[str, int]:
@@ -162,14 +176,21 @@ class Bundle:
         if self._closed:
             raise NotOpen(f"the bundle {self.name} is closed: open it again")
 
-    def _check(self) -> None:
+    def _check(self, expect: str | None) -> None:
         sizes = self._archive.sizes
         with about(self.name):
             check_names(list(sizes))
             if MANIFEST not in sizes:
                 raise Refused(f"has no {MANIFEST}: it is no bundle, or not a whole one")
         with about(self.name, MANIFEST):
-            self.manifest = self._read_manifest()
+            if sizes[MANIFEST] > MANIFEST_LIMIT:
+                raise Refused(f"has {sizes[MANIFEST]} bytes, more than the {MANIFEST_LIMIT} of a manifest")
+            data = b"".join(self._archive.pieces(MANIFEST))
+        self.digest = hashlib.sha256(data).hexdigest()
+        if expect is not None:
+            self.require(expect)
+        with about(self.name, MANIFEST):
+            self.manifest = parse_manifest(data)
             self._check_list()
         for name, record in self.manifest.files.items():
             with about(self.name, name):
@@ -187,14 +208,6 @@ class Bundle:
                 if sizes[segment.graph] > GRAPH_LIMIT:
                     raise Refused(f"has {sizes[segment.graph]} bytes, more than the {GRAPH_LIMIT} of a graph")
                 self._needed.append(check_graph(self.graph(index), segment, self._places))
-
-    def _read_manifest(self) -> Manifest:
-        size = self._archive.sizes[MANIFEST]
-        if size > MANIFEST_LIMIT:
-            raise Refused(f"has {size} bytes, more than the {MANIFEST_LIMIT} of a manifest")
-        data = b"".join(self._archive.pieces(MANIFEST))
-        self.digest = hashlib.sha256(data).hexdigest()
-        return parse_manifest(data)
 
     def _check_list(self) -> None:
         listed, there = set(self.manifest.files), set(self._archive.sizes)
@@ -239,7 +252,7 @@ def describe(bundle: Bundle) -> dict[str, Any]:
     `parameters` and `bytes` of a segment are those of the weights that its graph needs. Weights that several
     segments share are in each of them, and once in the total.
     """
-    manifest = bundle.manifest.model_dump(mode="json")
+    manifest = bundle.manifest.model_dump(mode="json", exclude={"manifest_sha256"})
     for index, segment in enumerate(manifest["segments"]):
         arrays = bundle.weights_of(index).values()
         segment["parameters"] = sum(array.size for array in arrays)

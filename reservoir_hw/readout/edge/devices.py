@@ -59,12 +59,8 @@ def check_repetitions(slots: Sequence[Slot], repetitions: int) -> None:
 
 
 def check_device(device: Reservoir, slot: Slot, number: int, *, any_device: bool) -> None:
-    """Raise `ConfigurationError` for a device of another shape, or unless `any_device`, for another device."""
+    """Raise `ConfigurationError` unless `any_device` for another device, and for one of another shape."""
     spec = device.spec
-    for name in ("inputs", "nodes"):
-        here, there = getattr(spec, name), getattr(slot, name)
-        if here != there:
-            raise ConfigurationError(f"reservoir {number} has {name} {here}, the model was trained on {name} {there}")
     identity = spec.identity
     if not any_device and not identity.matches(slot.fingerprint, str(slot.identity.get("content", ""))):
         raise ConfigurationError(
@@ -73,6 +69,10 @@ def check_device(device: Reservoir, slot: Slot, number: int, *, any_device: bool
             f"{slot.fingerprint[:12]}): train on this device, or say any_device=True (--any-device) and compare its "
             "response first (verify_probe, --verify-probe)"
         )
+    for name in ("inputs", "nodes"):
+        here, there = getattr(spec, name), getattr(slot, name)
+        if here != there:
+            raise ConfigurationError(f"reservoir {number} has {name} {here}, the model was trained on {name} {there}")
 
 
 @dataclass(frozen=True)

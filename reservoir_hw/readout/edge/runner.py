@@ -68,11 +68,14 @@ class EdgeRunner:
     repetitions
         How often each input is played to the devices and averaged; must be as in training, which None means. With more
         than one, `run` takes whole sequences from rest and there is no `step`.
+    expect
+        The SHA-256 of the bundle that was sent, as `bundle info` shows it.
 
     Raises
     ------
     ConfigurationError
-        The bundle is damaged or made for something else; a device is another one, or does not fit.
+        The bundle is damaged, made for something else, or another one than expected; a device is another one, or does
+        not fit.
     MissingExtra
         onnxruntime is not installed.
     """
@@ -85,10 +88,13 @@ class EdgeRunner:
         threads: int = 1,
         any_device: bool = False,
         repetitions: int | None = None,
+        expect: str | None = None,
     ) -> None:
         threads = whole_number("threads", threads)
         with ExitStack() as stack:
-            self.bundle = bundle if isinstance(bundle, Bundle) else stack.enter_context(Bundle.open(bundle))
+            self.bundle = bundle if isinstance(bundle, Bundle) else stack.enter_context(Bundle.open(bundle, expect))
+            if expect is not None:
+                self.bundle.require(expect)
             manifest = self.manifest = self.bundle.manifest
             sessions = [make_session(self.bundle, number, threads) for number in range(len(manifest.segments))]
             if repetitions is None:

@@ -20,6 +20,7 @@ import numpy.typing as npt
 from reservoir_hw.core.errors import ConfigurationError, ShapeError
 from reservoir_hw.core.provenance import versions
 from reservoir_hw.core.series_format import SeriesFormat
+from reservoir_hw.core.validation import whole_number
 from reservoir_hw.readout.export._c_int8 import SMALLEST_PEAK, Coding, Int8Matrix, Int8Readout
 from reservoir_hw.readout.export.unchanged import is_unchanged
 from reservoir_hw.readout.linear.training_chunks import Widths
@@ -30,6 +31,8 @@ Range: TypeAlias = tuple[float, float]
 _WIDTH = 116
 _LONGEST_NAME = 40
 _LONGEST_TEXT = 300
+# Bytes of one array, in the 16-bit sizes of avr-gcc.
+_AVR_LIMIT = 32767
 _KEYWORDS = """auto break case char const continue default do double else enum extern float for goto if inline int long
     register restrict return short signed sizeof static struct switch typedef union unsigned void volatile while
     alignas alignof and and_eq asm bitand bitor bool catch char8_t char16_t char32_t class co_await co_return co_yield
@@ -97,10 +100,12 @@ def c_header(
     calibration: npt.ArrayLike | None = None,
     provenance: Mapping[str, str] | None = None,
     series: SeriesFormat | None = None,
+    washout: int = 0,
 ) -> str:
     """The text of a header for a ridge, RLS, LMS, linear or low-rank readout.
 
-    With `name="readout"` it declares `READOUT_NODES`, `READOUT_INPUTS`, `READOUT_FEATURES`, `READOUT_OUTPUTS` and
+    With `name="readout"` it declares `READOUT_NODES`, `READOUT_INPUTS`, `READOUT_FEATURES`, `READOUT_OUTPUTS`,
+    `READOUT_WARMUP` and
 
         void readout_predict(const float *states, [const float *inputs,] float *outputs)                   fp32
         unsigned int readout_predict(const float *states, [const float *inputs,] float *outputs)           int8
@@ -125,6 +130,7 @@ def c_header(
             the ranges.
         provenance: Texts by name for the comment at the top, such as fingerprints of the device.
         series: What the user's numbers are.
+        washout: So many answers from rest are not to be used.
 
     Raises:
         NotSolved: The readout has no weights yet.
@@ -141,12 +147,22 @@ def c_header(
     if repetitions > 1:
         facts["states"] = f"the mean of {repetitions} drives with the same inputs, as in training"
     comment = _comment(name, precision, (first, second, bias), facts)
+    comment += _too_large_for_avr(precision, first, second, bias)
+    sizes = {
+        "NODES": widths.nodes,
+        "INPUTS": widths.inputs,
+        "FEATURES": widths.features,
+        "OUTPUTS": widths.outputs,
+        "WARMUP": whole_number("washout", washout, least=0),
+    }
+    if second is not None:
+        sizes["RANK"] = second.shape[1]
     if precision == "int8":
         quantised = int8_readout(readout, state_range=state_range, input_range=input_range, calibration=calibration)
-        return _file(name, comment, widths, second, _int8_code(name, quantised, widths), series)
+        return _file(name, comment, widths, sizes, _int8_code(name, quantised, widths), series)
     if not (state_range is None and input_range is None and calibration is None):
         raise ConfigurationError("ranges and calibration are for precision='int8'; float32 needs none: leave them out")
-    return _file(name, comment, widths, second, _float_code(name, matrices), series)
+    return _file(name, comment, widths, sizes, _float_code(name, matrices), series)
 
 
 def int8_readout(
@@ -240,18 +256,28 @@ def _comment(
     return ["/*", *(f" * {line}".rstrip() for line in lines), " */"]
 
 
+def _too_large_for_avr(
+    precision: Precision, first: npt.NDArray, second: npt.NDArray | None, bias: npt.NDArray
+) -> list[str]:
+    """What stops avr-gcc, which would say no more than that an array is too large."""
+    weights = (array.size for array in (first, second) if array is not None)
+    largest = max(4 * len(bias), (1 if precision == "int8" else 4) * max(weights))
+    if largest <= _AVR_LIMIT:
+        return []
+    advice = "a low-rank readout or fewer nodes" if precision == "int8" else "int8, a low-rank readout or fewer nodes"
+    said = f'"a table of {largest} bytes, and an array on AVR has at most {_AVR_LIMIT}: take {advice}"'
+    return ["#ifdef __AVR__", f"#error {said}", "#endif"]
+
+
 def _file(
     name: str,
     comment: list[str],
     widths: Widths,
-    second: npt.NDArray | None,
+    sizes: dict[str, int],
     code: str,
     series: SeriesFormat | None,
 ) -> str:
     macro = name.upper()
-    sizes = {"NODES": widths.nodes, "INPUTS": widths.inputs, "FEATURES": widths.features, "OUTPUTS": widths.outputs}
-    if second is not None:
-        sizes["RANK"] = second.shape[1]
     if series is None:
         code = code.replace("@predict", "predict")
     else:

@@ -22,7 +22,6 @@ from onnx import TensorProto, helper
 from safetensors.numpy import save, save_file
 
 from reservoir_hw.core.errors import ConfigurationError
-from reservoir_hw.readout.edge import _stored_zip
 from reservoir_hw.readout.edge.bundle import Bundle, write_bundle
 from reservoir_hw.readout.edge.diff import diff
 from reservoir_hw.readout.edge.manifest import WEIGHTS, Manifest
@@ -123,7 +122,7 @@ def test_large_sizes_and_offsets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     """As for files above 4 GiB, in which sizes have 64 bits."""
     made = case()
     write_bundle(tmp_path / "small.rhw", made.facts, made.files)
-    monkeypatch.setattr(_stored_zip, "ZIP64_FROM", 200)
+    monkeypatch.setattr(zipfile, "ZIP64_LIMIT", 200)
     write_bundle(tmp_path / "large.rhw", made.facts, made.files)
     monkeypatch.undo()
     assert b"PK\x06\x06" in (tmp_path / "large.rhw").read_bytes()

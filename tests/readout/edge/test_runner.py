@@ -84,6 +84,9 @@ def test_another_device_is_refused(series: Path) -> None:
         ConfigurationError, match=r"reservoir 0 is another device \(reservoir_hw esn, fingerprint .*\(--any-device\)"
     ):
         EdgeRunner(series, other)
+    # The wrong cable is told as such, also where its device has another width.
+    with pytest.raises(ConfigurationError, match="reservoir 0 is another device"):
+        EdgeRunner(series, {**other, "nodes": 31})
     with EdgeRunner(series, other, any_device=True) as runner:
         assert runner.run(drive(3)).shape == (1, 3, 1)
         (found,) = runner.verify_probe()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import platform
 import re
 import shutil
 import subprocess
@@ -18,6 +19,7 @@ from hypothesis import strategies as st
 from reservoir_hw import open_reservoir
 from reservoir_hw.core.errors import ConfigurationError, ShapeError
 from reservoir_hw.core.series_format import ChannelFormat, SeriesFormat
+from reservoir_hw.experiment.deploy.header import header_outputs
 from reservoir_hw.readout import (
     AttentionReadout,
     LinearReadout,
@@ -463,15 +465,86 @@ def test_nothing_is_written_to_but_arguments(tmp_path: Path) -> None:
         assert (data, bss) == (0, 0)
 
 
+# What the page's program finds on a board: a code for each node on standard input, the actuator on standard output.
+BOARD = """
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include "readout.h"
+uint8_t adc_read(unsigned int node);
+void dac_write(float value);
+void warning_light(int on);
+void wait_for_next_step(void);
+
+static uint8_t codes[READOUT_NODES];
+uint8_t adc_read(unsigned int node) { return codes[node]; }
+void dac_write(float value) { printf("%.9g\\n", (double)value); }
+void warning_light(int on) { printf("%s\\n", on ? "on" : "off"); }
+void wait_for_next_step(void)
+{
+    if (fread(codes, 1, READOUT_NODES, stdin) != READOUT_NODES) {
+        exit(0);
+    }
+}
+"""
+
+
 @needs_cc
-def test_the_program_of_the_documentation(tmp_path: Path) -> None:
+@pytest.mark.parametrize("washout", [0, 7])
+def test_the_program_of_the_documentation(washout: int, tmp_path: Path) -> None:
+    """Safe while the reservoir warms up, and where a converter is at its end; else the answer, as Python knows it."""
     page = (Path(__file__).parents[3] / "docs" / "microcontroller.md").read_text(encoding="utf-8")
     (program,) = re.findall(r"```c\n(.*?)```", page, re.DOTALL)
-    (tmp_path / "readout.h").write_text(c_header(ridge(9, 2), precision="int8", state_range=(1, 255)))
-    (tmp_path / "main.c").write_text(program)
-    command = [str(CC), "-std=c99", *STRICT, "-ffreestanding", "-c", "main.c", "-o", "main.o"]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stderr) == (0, "")
+    readout = ridge(9, 2)
+    (tmp_path / "board.c").write_text(BOARD)
+    header = c_header(readout, precision="int8", state_range=(1, 255), washout=washout)
+    assert f"#define READOUT_WARMUP {washout}u\n" in header
+    codes = np.random.default_rng(0).integers(1, 255, (40, 9), dtype=np.uint8)
+    codes[3, 2], codes[20, 8], codes[30, 0] = 255, 0, 255
+    done = subprocess.run(
+        [compiled(tmp_path, header, program, ["board.c", *SANITIZED])],
+        input=codes.tobytes(), capture_output=True, check=True, text=False,
+    )  # fmt: skip
+    before, *lines = done.stdout.decode().split()
+    values, lights = np.array(lines[::2], dtype=float), np.array(lines[1::2])
+    ends = ((codes == 0) | (codes == 255)).any(axis=1)
+    safe = ends | (np.arange(40) < washout)
+    assert float(before) == 0
+    assert (values[safe] == 0).all()
+    assert (values[~safe] != 0).all()
+    expected = int8_readout(readout, state_range=(1, 255)).predict(codes.astype(np.float32))[0][:, 0]
+    np.testing.assert_allclose(values[~safe], expected[~safe], rtol=1e-6)
+    np.testing.assert_array_equal(lights == "on", ends)
+
+
+@needs_cc
+@pytest.mark.parametrize("kind", ["ridge", "ridge with inputs", "low rank"])
+def test_the_bits_of_numpy(kind: str, tmp_path: Path) -> None:
+    """In C99 no product and sum are joined to one rounding, as gcc's own dialect does where a processor can."""
+    readout, features, nodes = trained(kind)
+    inputs = features[:, nodes:] if nodes < features.shape[1] else None
+    outputs, _, _ = in_c(tmp_path, c_header(readout), features)
+    np.testing.assert_array_equal(outputs, header_outputs(readout, features[:, :nodes], inputs, np.float32))
+    said = subprocess.run([str(CC), "--version"], capture_output=True, text=True, check=True).stdout
+    if platform.machine() != "x86_64" or "Free Software Foundation" not in said:
+        return
+    for standard, joined in (("c99", False), ("gnu99", True)):
+        command = [str(CC), f"-std={standard}", "-O2", "-mfma", "-S", "-o", "-", "main.c"]
+        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
+        assert ("vfmadd" in done.stdout) is joined
+
+
+@needs_cc
+def test_no_array_is_too_large_for_avr(tmp_path: Path) -> None:
+    coded: dict[str, Any] = {"precision": "int8", "state_range": (-1, 1)}
+    for width, options, fits in ((8191, {}, True), (8192, {}, False), (32767, coded, True)):
+        header = c_header(LinearReadout(width, 1), **options)
+        (tmp_path / "only.c").write_text(header + "extern int used;\nint used;\n")
+        for flags, works in (((), True), (("-D__AVR__",), fits)):
+            command = [str(CC), "-std=c99", *STRICT, *flags, "-c", "only.c", "-o", "only.o"]
+            done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+            assert (done.returncode == 0) is works, done.stderr
+            assert works or "a table of 32768 bytes, and an array on AVR has at most 32767: take int8" in done.stderr
 
 
 # ---- comment

@@ -120,7 +120,11 @@ def write_header(
     notes = [f"{key.replace('_', ' ')} {low:g} to {high:g}" for key, (low, high) in used.items()]
     if recorded is not None and work.precision == "fp32":
         notes.append(precision_note(readout, recorded, stored))
-    text = c_header(readout, name=name, precision=work.precision, provenance=provenance, series=work.row.series, **used)
+    washout = 0 if stored is None else stored.washout
+    text = c_header(
+        readout, name=name, precision=work.precision, provenance=provenance, series=work.row.series, washout=washout,
+        **used,
+    )  # fmt: skip
     work.path.parent.mkdir(parents=True, exist_ok=True)
     replace_file(work.path, text)
     size = work.path.stat().st_size

@@ -6,21 +6,23 @@ import contextlib
 import itertools
 import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TextIO
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TextIO
 
 import typer
 
 from reservoir_hw.cli.options import JsonOption
 from reservoir_hw.cli.show import own_stdout, print_json, print_tables, progress_bar
-from reservoir_hw.core.errors import ConfigurationError
+from reservoir_hw.core.errors import ConfigurationError, StreamStopped
 
 if TYPE_CHECKING:
     import numpy as np
 
     from reservoir_hw.core.tables.configuration import ReadConfig
+    from reservoir_hw.experiment.deploy.pipe import LivePipe
+    from reservoir_hw.experiment.deploy.watching import Watch
     from reservoir_hw.experiment.states.progress import Progress
     from reservoir_hw.readout.edge import EdgeRunner
     from reservoir_hw.readout.edge.manifest import Manifest
@@ -51,6 +53,17 @@ def infer(
     forecast: Annotated[
         int | None,
         typer.Option(min=1, metavar="N", help="Answer with N steps that the model, fed with its answers, goes on."),
+    ] = None,
+    warmup: Annotated[
+        str | None,
+        typer.Option(metavar="FILE|none", help="Series that is driven first; none: the first answers as they are."),
+    ] = None,
+    outside: Annotated[
+        Literal["pass", "nan", "stop"],
+        typer.Option(help="What is done where inputs or answers leave the range of training, or a reservoir freezes."),
+    ] = "pass",
+    max_behind: Annotated[
+        int | None, typer.Option(min=0, metavar="K", help="End a pipe where more than K lines wait for their answer.")
     ] = None,
     output: Annotated[str, typer.Option(metavar="FILE|-", help="npy or csv; - is standard output.")] = "-",
     prompt: Annotated[str | None, typer.Option(metavar="TEXT", help="What a language model continues.")] = None,
@@ -83,18 +96,22 @@ def infer(
 ) -> None:
     """Run a bundle beside its reservoirs; needs no torch.
 
-    Lines of standard input are answered one by one, as they come. Ctrl-C ends it; what was written stays. With
-    --json everything is printed at the end, and nothing before it. A table with a header gives columns by name to a
-    model that has names for them. A model of classes answers with one label for each series.
+    Lines of standard input are answered one by one, as they come. The first answers from rest are nan: as many as the
+    bundle has for its washout. Ctrl-C ends it; what was written stays. With --json everything is printed at the end,
+    and nothing before it. A table with a header gives columns by name to a model that has names for them. A model of
+    classes answers with one label for each series.
     """
     from reservoir_hw.experiment.deploy.infer import (
+        about_loss,
         check_probe,
         latency_figure,
         latency_table,
         require_figure,
         require_place,
         require_times,
+        watch_of,
     )
+    from reservoir_hw.experiment.deploy.pipe import live_pipe
     from reservoir_hw.experiment.deploy.series_files import read_options
     from reservoir_hw.readout.edge import EdgeRunner
 
@@ -105,9 +122,14 @@ def infer(
         require_place(Path(output), "--output")
     if figure is not None:
         require_figure(figure)
+    pipe = None if (input_ or "-") != "-" or sys.stdin is None else live_pipe(sys.stdin)
+    if max_behind is not None and (pipe is None or json or output.lower().endswith(".npy")):
+        raise ConfigurationError("--max-behind is for lines of a pipe that are answered at once: no file, json or npy")
     facts: dict[str, Any] = {}
     with own_stdout(json):
         with EdgeRunner(bundle, reservoir, any_device=any_device, repetitions=repetitions) as runner:
+            if loss := about_loss(runner.manifest.loss):
+                typer.echo(loss, err=True)
             facts |= {"model": runner.manifest.model, "precision": runner.manifest.precision}
             facts["casts"] = [asdict(cast) for cast in runner.casts]
             if verify_probe:
@@ -121,6 +143,10 @@ def infer(
                     raise ConfigurationError(f"{runner.manifest.model} continues a text, not a series: no --input")
                 if forecast is not None:
                     raise ConfigurationError(f"{runner.manifest.model} continues a text: give --tokens, no --forecast")
+                if (warmup, outside, max_behind) != (None, "pass", None):
+                    raise ConfigurationError(
+                        f"{runner.manifest.model} continues a text: --warmup, --outside and --max-behind are for series"
+                    )
                 choices: dict[str, Any] = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "seed": seed}
                 shown = output == "-" and not json and sys.stdout.isatty()
                 with contextlib.nullcontext(_unseen) if shown else progress_bar() as progress:
@@ -135,7 +161,25 @@ def infer(
                 if skip_lines and (input_ or "-") == "-":
                     raise ConfigurationError("--skip-lines is for a file or a folder: give it with --input")
                 read = read_options(delimiter, decimal, skip_lines)
-                _series(runner, input_ or "-", output, facts, read, array, forecast=forecast, timed=timed, json=json)
+                if forecast is not None and outside != "pass":
+                    raise ConfigurationError(f"--outside {outside} is about answers to rows: not with --forecast")
+                watch = watch_of(runner, warmup, outside, read, lambda said: typer.echo(said, err=True))
+                if pipe is not None:
+                    pipe.most_behind = max_behind
+                try:
+                    with watch.observing():
+                        _series(
+                            runner, input_ or "-", output, facts, read, array, watch, pipe,
+                            forecast=forecast, timed=timed, json=json,
+                        )  # fmt: skip
+                except BaseException as error:
+                    for line in _figures(watch, pipe):
+                        error.add_note(line)
+                    raise
+                for line in _figures(watch, pipe):
+                    typer.echo(line, err=True)
+                facts |= {"washout": watch.washout, "outside": watch.figures()}
+                facts |= {} if pipe is None else {"pipe": pipe.figures()}
             stages = runner.latency()
             facts["clipped"] = runner.clipped
             if timed:
@@ -154,6 +198,10 @@ def infer(
             print_tables([latency_table(stages)])
     if facts["clipped"]:
         typer.echo(f"{facts['clipped']:,} values were clipped into the range of a reservoir", err=True)
+
+
+def _figures(watch: Watch, pipe: LivePipe | None) -> list[str]:
+    return [*watch.lines(), *([] if pipe is None else pipe.lines())]
 
 
 def _unseen(what: str, done: int, total: int) -> None:
@@ -179,6 +227,8 @@ def _series(
     facts: dict[str, Any],
     read: ReadConfig,
     array: str | None,
+    watch: Watch,
+    pipe: LivePipe | None,
     *,
     forecast: int | None,
     timed: bool,
@@ -194,6 +244,7 @@ def _series(
     from reservoir_hw.experiment.deploy.series_files import Answered, facts_of, header_of, line_of, lines_of, write_npy
 
     manifest, series = runner.manifest, runner.manifest.series
+    lines = sys.stdin if pipe is None else pipe
     to_npy = output.lower().endswith(".npy")
     in_facts = json and output == "-"
     labels = series is not None and bool(series.classes)
@@ -202,8 +253,8 @@ def _series(
     if source == "-" and sys.stdin is None:
         raise ConfigurationError("standard input is closed: give --input FILE")
     if by_line and not to_npy and not in_facts:
-        answers = map(line_of, stream_series(runner, sys.stdin))
-        _write(output, _after(header_of(series), answers))
+        answers = map(line_of, stream_series(runner, lines, watch, pipe))
+        _write(output, _after(header_of(series), answers), live=pipe is not None)
         return
     folder = source != "-" and Path(source).is_dir()
 
@@ -223,21 +274,23 @@ def _series(
     file = source
     try:
         if by_line:
-            for row in stream_series(runner, sys.stdin):
+            for row in stream_series(runner, lines, watch, pipe):
                 answered.append(row[None, None])
             empty = np.zeros((1, 0, *manifest.output.shape), np.float32)
             found.append(Answered(file, np.concatenate(answered, 1) if answered else empty))
         else:
-            given = _given(manifest, source, read, array)
+            given = _given(manifest, source, read, array, lines, live=pipe is not None)
             batches, steps = (max(axis) for axis in zip(*(inputs.shape[:2] for inputs in given.values()), strict=True))
             if batches > 1 and not (to_npy or in_facts or labels):
                 raise ConfigurationError(f"csv holds one sequence, and there are {batches}: --output FILE.npy")
             if to_npy and forecast is None and any(inputs.shape[1] != steps for inputs in given.values()):
                 raise ConfigurationError("npy holds series of one length, and these differ: --output FILE.csv")
             for file, inputs in given.items():
-                answered = []
+                answered, watch.name = [], file
                 with progress_bar() as progress:
-                    outputs = run_series(runner, inputs, progress, stepwise=timed, answered=answered, forecast=forecast)
+                    outputs = run_series(
+                        runner, inputs, progress, stepwise=timed, answered=answered, forecast=forecast, watch=watch
+                    )
                 found.append(Answered(file, outputs))
                 answered = []
     except BaseException as error:
@@ -256,7 +309,9 @@ def _series(
     put(found)
 
 
-def _given(manifest: Manifest, source: str, read: ReadConfig, array: str | None) -> dict[str, np.ndarray]:
+def _given(
+    manifest: Manifest, source: str, read: ReadConfig, array: str | None, lines: Iterable[str], *, live: bool
+) -> dict[str, np.ndarray]:
     """Series (batch, time, inputs) by the names of their files: all are read before anything is driven."""
     import numpy as np
 
@@ -264,7 +319,7 @@ def _given(manifest: Manifest, source: str, read: ReadConfig, array: str | None)
 
     if source == "-":
         names = () if manifest.series is None else manifest.series.input_names
-        rows = [row for _, row in numbers(sys.stdin, "stdin", names)]
+        rows = [row for _, row in numbers(lines, "stdin", names, live=live)]
         if len({len(row) for row in rows}) != 1:
             raise ConfigurationError("stdin: no rows of numbers, or of different lengths")
         return {"stdin": np.stack(rows)[None]}
@@ -281,15 +336,17 @@ def _after(header: str, lines: Iterator[str]) -> Iterator[str]:
         header = ""
 
 
-def _write(output: str, pieces: Iterator[str], end: str = "") -> None:
+def _write(output: str, pieces: Iterator[str], end: str = "", *, live: bool = False) -> None:
     """Each piece as it comes, and at once.
 
-    The output is opened when the first piece is there: an error before it leaves an older file as it was.
+    Who reads may have had enough of a file or a text. A `live` stream is `StreamStopped` there, as somebody relied on
+    the answers to come. The output is opened when the first piece is there: an error before it leaves an older file as
+    it was.
     """
     first = next(pieces, "")
     target: TextIO = sys.stdout if output == "-" else open(output, "w", encoding="utf-8")  # noqa: SIM115 - closed below
     try:
-        for piece in itertools.chain([first], pieces, [end]):
+        for count, piece in enumerate(itertools.chain([first], pieces, [end])):
             try:
                 with _named(output):
                     target.write(piece)
@@ -298,6 +355,8 @@ def _write(output: str, pieces: Iterator[str], end: str = "") -> None:
                 # Who reads has had enough. Python would complain once more when it flushes at its end.
                 if output == "-":
                     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+                if live:
+                    raise StreamStopped(f"who read the answers has left, after {count} of them were written") from None
                 return
     finally:
         if output != "-":

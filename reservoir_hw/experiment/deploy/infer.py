@@ -4,19 +4,32 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from reservoir_hw.core.errors import ConfigurationError, InputRangeError, MissingExtra, OutputFault, ShapeError
+from reservoir_hw.core.errors import (
+    ConfigurationError,
+    DeviceError,
+    InputRangeError,
+    MissingExtra,
+    OutputFault,
+    ShapeError,
+    StateLost,
+    StreamStopped,
+)
 from reservoir_hw.core.spec import ReservoirSpec
-from reservoir_hw.experiment.deploy.series_files import line_of, numbers
+from reservoir_hw.core.tables.configuration import ReadConfig
+from reservoir_hw.experiment.deploy.pipe import LivePipe
+from reservoir_hw.experiment.deploy.series_files import line_of, numbers, read_series
+from reservoir_hw.experiment.deploy.watching import Outside, Watch
 from reservoir_hw.experiment.states.progress import Progress
 from reservoir_hw.readout.edge import EdgeRunner
 from reservoir_hw.readout.edge.latency import StageLatency
+from reservoir_hw.readout.edge.manifest import Loss
 from reservoir_hw.readout.edge.probe import LARGEST
 from reservoir_hw.tasks.task import Table
 
@@ -41,7 +54,55 @@ def check_probe(runner: EdgeRunner) -> list[dict[str, float]]:
     return found
 
 
+def about_loss(loss: Loss | None) -> str | None:
+    """What int8 costs, where that is more than nothing or nobody knows it."""
+    if loss is None or loss.judged_on == "nothing":
+        return loss and "nobody judged what int8 costs: it was exported with --offline"
+    found = (
+        []
+        if loss.error is None
+        else [f"changes its answers by a root mean square of {loss.error:.2g} of their spreads"]
+    )
+    found += [] if loss.cross_entropy is None else [f"makes its cross-entropy {loss.cross_entropy:.2g} nats larger"]
+    found += [] if loss.accuracy is None else [f"takes {loss.accuracy:.2g} of its accuracy"]
+    return f"int8 {' and '.join(found)}: exported with --accept-loss" if loss.accepted else None
+
+
 # ---- series
+
+
+def watch_of(
+    runner: EdgeRunner, warmup: str | None, outside: Outside, read: ReadConfig, tell: Callable[[str], None]
+) -> Watch:
+    """How answers are watched; `warmup` is a file, "none" or None. Tells which answers are nan for the warm-up.
+
+    Raises `ConfigurationError` for a series that cannot warm up the model.
+    """
+    manifest, rows = runner.manifest, None
+    if warmup not in (None, "none"):
+        once = manifest.reads_last or (manifest.series is not None and bool(manifest.series.classes))
+        if once or manifest.whole_sequences:
+            raise ConfigurationError(f"--warmup: {manifest.model} answers whole series from rest, not row by row")
+        found = read_series(Path(warmup), manifest, read, tell=tell)
+        if len(found) != 1:
+            raise ConfigurationError(f"--warmup: {warmup} has {len(found)} series, not one")
+        try:
+            runner.checked(found)
+        except InputRangeError as error:
+            raise InputRangeError(f"{warmup}: {error}") from error
+        rows = found[0]
+    watch = Watch(runner, outside=outside, warmup=rows, masked=warmup != "none", tell=tell)
+    missing = max(0, watch.washout - len(watch.warmup))
+    if rows is not None and missing:
+        tell(
+            f"{warmup} has {len(rows)} rows, and the warm-up takes {watch.washout}: the first {missing} answers are nan"
+        )
+    elif missing:
+        tell(
+            f"the first {missing} answers are nan: the reservoir still remembers how it began (--warmup FILE drives a "
+            "series first, --warmup none gives the numbers)"
+        )
+    return watch
 
 
 PIECE = 4096
@@ -68,14 +129,19 @@ def run_series(
     stepwise: bool = False,
     answered: list[np.ndarray] | None = None,
     forecast: int | None = None,
+    watch: Watch | None = None,
 ) -> np.ndarray:
     """Outputs of a whole series from rest, (batch, time, outputs); `stepwise` as a controller would, for its times.
 
     With `forecast`, how it goes on for so many steps, (batch, steps, outputs).
 
     `answered` gets the outputs (batch, steps, outputs) of each call at once: they stay when a later one fails. Where a
-    sequence may go on from call to call, a call has at most `PIECE` steps.
+    sequence may go on from call to call, a call has at most `PIECE` steps. `watch` may put nan in their place.
     """
+    watch = watch or Watch(runner)
+    # Its width, before anything looks at it.
+    runner.checked(inputs[:, :0])
+    inputs = watch.begin(inputs)
     runner.checked(inputs)
     steps = inputs.shape[1]
     runner.reset(len(inputs))
@@ -90,7 +156,7 @@ def run_series(
     if stepwise and not runner.whole_sequences:
         for step in range(steps):
             progress("step by step", step, steps)
-            pieces.append(runner.step(inputs[:, step])[:, None])
+            _keep(watch, runner.step(inputs[:, step])[:, None], pieces)
     else:
         goes_on = not runner.whole_sequences and all(
             _goes_on(reservoir.spec, len(inputs)) for reservoir in runner.reservoirs
@@ -99,16 +165,25 @@ def run_series(
         for start in range(0, steps, length):
             progress("running", start, steps)
             try:
-                pieces.append(runner.run(inputs[:, start : start + length]))
+                found = runner.run(inputs[:, start : start + length])
             except OutputFault as fault:
-                pieces.append(fault.outputs)
+                _keep(watch, fault.outputs, pieces)
                 raise
             except InputRangeError as error:
                 if start:
                     error.add_note(f"steps are counted from step {start} of the series")
                 raise
+            _keep(watch, found, pieces)
     outputs = np.concatenate(pieces, 1) if pieces else runner.run(inputs)
     return outputs[:, -1:] if runner.manifest.reads_last else outputs
+
+
+def _keep(watch: Watch, outputs: np.ndarray, pieces: list[np.ndarray]) -> None:
+    try:
+        pieces.append(watch.answered(outputs))
+    except StreamStopped as stop:
+        pieces.append(stop.outputs)
+        raise
 
 
 def _goes_on(spec: ReservoirSpec, batch: int) -> bool:
@@ -117,17 +192,55 @@ def _goes_on(spec: ReservoirSpec, batch: int) -> bool:
     return spec.continuity == "held" and (at_once or spec.snapshot)
 
 
-def stream_series(runner: EdgeRunner, lines: Iterable[str], name: str = "stdin") -> Iterator[np.ndarray]:
-    """Outputs (outputs,) for each line as it comes. A line that cannot be used ends it, by its number."""
+def stream_series(
+    runner: EdgeRunner, lines: Iterable[str], watch: Watch, pipe: LivePipe | None = None
+) -> Iterator[np.ndarray]:
+    """Outputs (outputs,) for each line as it comes. A line that cannot be used ends it, by its number.
+
+    The warm-up series of `watch` is driven before the first line is taken. `pipe` is where the lines come from, if
+    they are live.
+    """
+    series, (width,) = runner.manifest.series, runner.manifest.input.shape
+    names = () if series is None else series.input_names
     runner.reset()
-    series = runner.manifest.series
-    for number, row in numbers(lines, name, () if series is None else series.input_names):
-        if not np.isfinite(row).all():
-            raise InputRangeError(f"{name}:{number}: the inputs of a step must be finite, not {line_of(row).strip()}")
-        if row.shape != runner.manifest.input.shape:
-            (width,) = runner.manifest.input.shape
-            raise ShapeError(f"{name}:{number}: {len(row)} numbers, but the model takes {width} inputs")
-        yield runner.step(row[None])[0]
+    if len(watch.warmup):
+        for row in watch.begin()[0]:
+            watch.answered(runner.step(row[None])[:, None])
+        runner.stopwatch.clear()
+        watch.tell("ready")
+        if pipe is not None:
+            pipe.begin()
+    else:
+        watch.begin()
+    for number, row in numbers(lines, watch.name, names, live=pipe is not None):
+        watch.line, at = number, f"{watch.name}:{number}"
+        if len(row) != width:
+            raise ShapeError(f"{at}: {len(row)} numbers, but the model takes {width} inputs")
+        if watch.outside == "pass" and not np.isfinite(row).all():
+            raise InputRangeError(f"{at}: the inputs of a step must be finite, not {line_of(row).strip()}")
+        yield _answer(runner, row[None, None], watch, at)
+        if pipe is not None:
+            pipe.answered()
+
+
+def _answer(runner: EdgeRunner, row: np.ndarray, watch: Watch, at: str) -> np.ndarray:
+    """The answer (outputs,) to a row (1, 1, inputs)."""
+    before = watch.held
+    driven = watch.taken(row)[:, 0]
+    try:
+        try:
+            outputs = runner.step(driven)
+        except InputRangeError as error:
+            if watch.outside != "nan":
+                raise
+            watch.refused(before, str(error))
+            outputs = runner.step(before)
+    except InputRangeError as error:
+        raise InputRangeError(f"{at}: {error}") from error
+    except (DeviceError, StateLost) as error:
+        error.add_note(f"{at} was not answered")
+        raise
+    return watch.answered(outputs[:, None])[0, 0]
 
 
 # ---- where the time goes

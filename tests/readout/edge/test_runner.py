@@ -182,6 +182,21 @@ def test_one_series_comes_alone(series: Path) -> None:
         np.testing.assert_array_equal(np.concatenate(halves), whole)
 
 
+def test_answers_within_the_washout(device: Reservoir, tmp_path: Path) -> None:
+    """They are numbers, and `warming` says what they are worth."""
+    u = drive(300)
+    readout = RidgeReadout(1e-6).fit(device.run(u), u[..., :1])
+    export_model(readout, tmp_path / "m.rhw", reservoirs=device, washout=3)
+    with EdgeRunner(tmp_path / "m.rhw", device) as runner:
+        assert runner.washout == 3
+        seen = []
+        for piece in (None, 1, 2, 1, 1):
+            assert piece is None or np.isfinite(runner.run(u[:, :piece])).all()
+            seen.append(runner.warming)
+        runner.reset()
+        assert (seen, runner.warming) == ([True, True, True, False, False], True)
+
+
 def test_inputs_that_do_not_fit(series: Path, words: Path) -> None:
     with EdgeRunner(series, DEVICE) as runner:
         with pytest.raises(ShapeError, match=r"takes inputs \(batch, time, 2\), not \(1, 3, 1\)"):
@@ -190,8 +205,10 @@ def test_inputs_that_do_not_fit(series: Path, words: Path) -> None:
             runner.step(np.zeros((1, 1, 2)))
         broken = drive(5)
         broken[0, 3, 1] = math.nan
-        with pytest.raises(InputRangeError, match=r"\(0, 3, 1\) is nan"):
+        with pytest.raises(InputRangeError, match=r"^channel 1 of the input at step 3 is nan, no finite number$"):
             runner.run(broken)
+        with pytest.raises(InputRangeError, match=r"^channel 0 of the input is 1e\+39, more than float32 can hold$"):
+            runner.step(np.array([[1e39, 0.0]]))
         with pytest.raises(NotSupported, match="has no tokenizer"):
             next(runner.generate("text", 3))
         runner.run(drive(3))

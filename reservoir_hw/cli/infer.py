@@ -143,7 +143,7 @@ def infer(
                     raise ConfigurationError(f"{runner.manifest.model} continues a text, not a series: no --input")
                 if forecast is not None:
                     raise ConfigurationError(f"{runner.manifest.model} continues a text: give --tokens, no --forecast")
-                if (warmup, outside, max_behind) != (None, "pass", None):
+                if warmup not in (None, "none") or outside != "pass" or max_behind is not None:
                     raise ConfigurationError(
                         f"{runner.manifest.model} continues a text: --warmup, --outside and --max-behind are for series"
                     )
@@ -163,7 +163,10 @@ def infer(
                 read = read_options(delimiter, decimal, skip_lines)
                 if forecast is not None and outside != "pass":
                     raise ConfigurationError(f"--outside {outside} is about answers to rows: not with --forecast")
-                watch = watch_of(runner, warmup, outside, read, lambda said: typer.echo(said, err=True))
+                watch = watch_of(
+                    runner, warmup, outside, read, lambda said: typer.echo(said, err=True),
+                    forecast=forecast is not None,
+                )  # fmt: skip
                 if pipe is not None:
                     pipe.most_behind = max_behind
                 try:

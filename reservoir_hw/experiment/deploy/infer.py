@@ -72,9 +72,15 @@ def about_loss(loss: Loss | None) -> str | None:
 
 
 def watch_of(
-    runner: EdgeRunner, warmup: str | None, outside: Outside, read: ReadConfig, tell: Callable[[str], None]
+    runner: EdgeRunner,
+    warmup: str | None,
+    outside: Outside,
+    read: ReadConfig,
+    tell: Callable[[str], None],
+    *,
+    forecast: bool,
 ) -> Watch:
-    """How answers are watched; `warmup` is a file, "none" or None. Tells which answers are nan for the warm-up.
+    """How answers are watched; `warmup` is a file, "none" or None.
 
     Raises `ConfigurationError` for a series that cannot warm up the model.
     """
@@ -91,18 +97,7 @@ def watch_of(
         except InputRangeError as error:
             raise InputRangeError(f"{warmup}: {error}") from error
         rows = found[0]
-    watch = Watch(runner, outside=outside, warmup=rows, masked=warmup != "none", tell=tell)
-    missing = max(0, watch.washout - len(watch.warmup))
-    if rows is not None and missing:
-        tell(
-            f"{warmup} has {len(rows)} rows, and the warm-up takes {watch.washout}: the first {missing} answers are nan"
-        )
-    elif missing:
-        tell(
-            f"the first {missing} answers are nan: the reservoir still remembers how it began (--warmup FILE drives a "
-            "series first, --warmup none gives the numbers)"
-        )
-    return watch
+    return Watch(runner, outside=outside, warmup=rows, masked=warmup != "none" and not forecast, tell=tell)
 
 
 PIECE = 4096
@@ -218,9 +213,12 @@ def stream_series(
             raise ShapeError(f"{at}: {len(row)} numbers, but the model takes {width} inputs")
         if watch.outside == "pass" and not np.isfinite(row).all():
             raise InputRangeError(f"{at}: the inputs of a step must be finite, not {line_of(row).strip()}")
-        yield _answer(runner, row[None, None], watch, at)
+        answer = _answer(runner, row[None, None], watch, at)
         if pipe is not None:
             pipe.answered()
+        yield answer
+        if pipe is not None:
+            pipe.refuse_late()
 
 
 def _answer(runner: EdgeRunner, row: np.ndarray, watch: Watch, at: str) -> np.ndarray:

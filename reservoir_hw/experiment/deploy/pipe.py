@@ -33,7 +33,7 @@ class LivePipe:
         self._poll.register(descriptor, select.POLLIN)
         self._lines: deque[bytes] = deque()
         self._rest, self._ahead, self._ended = b"", 0, False
-        self._given = 0
+        self._given = self._late = 0
 
     def __iter__(self) -> Iterator[str]:
         """Each line with its end. Raises `StreamStopped` for a cut one, `ConfigurationError` for an endless one."""
@@ -58,14 +58,20 @@ class LivePipe:
         self.backlog = self._waiting()
 
     def answered(self) -> None:
-        """The line that was given last has its answer. Raises `StreamStopped` where too many others wait."""
-        waiting = self._waiting() - max(0, self.backlog - self._given)
+        """The line that was given last has its answer, which is not written yet: count the others that wait.
+
+        Who writes the next line when the last answer is there is never behind.
+        """
+        self._late = self._waiting() - max(0, self.backlog - self._given)
         self.steps += 1
-        self.behind += waiting > 0
-        self.longest = max(self.longest, waiting)
-        if self.most_behind is not None and waiting > self.most_behind:
+        self.behind += self._late > 0
+        self.longest = max(self.longest, self._late)
+
+    def refuse_late(self) -> None:
+        """Raise `StreamStopped` where more lines wait than may."""
+        if self.most_behind is not None and self._late > self.most_behind:
             raise StreamStopped(
-                f"{self._name}:{self._given}: {waiting} lines waited when it was answered (--max-behind "
+                f"{self._name}:{self._given}: {self._late} lines waited when it was answered (--max-behind "
                 f"{self.most_behind}): the lines come faster than they are answered"
             )
 

@@ -84,7 +84,12 @@ class Watch:
 
     def begin(self, inputs: np.ndarray | None = None) -> np.ndarray:
         """Series (batch, time, inputs) at rest; returns the warm-up and them, as they are to be driven."""
-        batch = 1 if inputs is None else len(inputs)
+        batch, missing = 1 if inputs is None else len(inputs), self.washout - len(self.warmup)
+        if missing > 0 and "warm-up" not in self._told:
+            self._told.add("warm-up")
+            why = f"the warm-up takes {self.washout} rows, and its file has {len(self.warmup)}"
+            none = "they follow from rest (--warmup FILE drives a series first, --warmup none shows them)"
+            self.tell(f"the first {missing} answers are nan: {why if len(self.warmup) else none}")
         before = np.broadcast_to(self.warmup, (batch, *self.warmup.shape))
         self._row = -len(self.warmup)
         # Rows since the one that began the warm-up.

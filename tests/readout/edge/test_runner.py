@@ -575,5 +575,5 @@ def test_what_is_no_number_is_told_as_the_user_gave_it(device: Reservoir, tmp_pa
         given = series.user_inputs(u)
         for value, shown in ((np.inf, "inf"), (1e300, r"1e\+300")):
             given[0, 7, 1] = value
-            with pytest.raises(InputRangeError, match=rf"\(0, 7, 1\) is {shown}"):
+            with pytest.raises(InputRangeError, match=rf"channel 1 of the input at step 7 is {shown}"):
                 runner.run(given)

@@ -39,6 +39,10 @@ class LivePipe:
         """Each line with its end. Raises `StreamStopped` for a cut one, `ConfigurationError` for an endless one."""
         while True:
             while not self._lines and not self._ended:
+                if len(self._rest) > _LONGEST:
+                    raise ConfigurationError(
+                        f"{self._name}:{self._given + 1}: a line of more than {_LONGEST} bytes is no row of numbers"
+                    )
                 self._read()
             if not self._lines:
                 break
@@ -87,7 +91,7 @@ class LivePipe:
 
     def _waiting(self) -> int:
         """Whole lines that have come and were not taken, of the first MiB of them."""
-        while not self._ended and self._ahead < _AHEAD and self._poll.poll(0):
+        while not self._ended and self._ahead < _AHEAD and len(self._rest) <= _LONGEST and self._poll.poll(0):
             self._read()
         return len(self._lines)
 
@@ -97,9 +101,6 @@ class LivePipe:
         *lines, self._rest = (self._rest + found).split(b"\n")
         self._lines += lines
         self._ahead += sum(map(len, lines)) + len(lines)
-        if len(self._rest) > _LONGEST:
-            line = self._given + len(self._lines) + 1
-            raise ConfigurationError(f"{self._name}:{line}: a line of more than {_LONGEST} bytes is no row of numbers")
 
 
 def _shown(text: bytes) -> str:

@@ -6,7 +6,7 @@ import contextlib
 import itertools
 import os
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TextIO
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     import numpy as np
 
     from reservoir_hw.core.tables.configuration import ReadConfig
-    from reservoir_hw.experiment.deploy.pipe import LivePipe
+    from reservoir_hw.experiment.deploy.pipe import Lines
     from reservoir_hw.experiment.deploy.watching import Watch
     from reservoir_hw.experiment.states.progress import Progress
     from reservoir_hw.readout.edge import EdgeRunner
@@ -106,13 +106,14 @@ def infer(
         check_probe,
         latency_figure,
         latency_table,
+        read_warmup,
         require_figure,
         require_place,
         require_times,
-        watch_of,
     )
-    from reservoir_hw.experiment.deploy.pipe import live_pipe
+    from reservoir_hw.experiment.deploy.pipe import Lines
     from reservoir_hw.experiment.deploy.series_files import read_options
+    from reservoir_hw.experiment.deploy.watching import Watch
     from reservoir_hw.readout.edge import EdgeRunner
 
     timed = latency or figure is not None
@@ -122,8 +123,8 @@ def infer(
         require_place(Path(output), "--output")
     if figure is not None:
         require_figure(figure)
-    pipe = None if (input_ or "-") != "-" or sys.stdin is None else live_pipe(sys.stdin)
-    if max_behind is not None and (pipe is None or json or output.lower().endswith(".npy")):
+    lines = Lines(sys.stdin if (input_ or "-") == "-" else None, max_behind)
+    if max_behind is not None and (not lines.live or json or output.lower().endswith(".npy")):
         raise ConfigurationError("--max-behind is for lines of a pipe that are answered at once: no file, json or npy")
     facts: dict[str, Any] = {}
     with own_stdout(json):
@@ -163,26 +164,20 @@ def infer(
                 read = read_options(delimiter, decimal, skip_lines)
                 if forecast is not None and outside != "pass":
                     raise ConfigurationError(f"--outside {outside} is about answers to rows: not with --forecast")
-                watch = watch_of(
-                    runner, warmup, outside, read, lambda said: typer.echo(said, err=True),
-                    forecast=forecast is not None,
-                )  # fmt: skip
-                if pipe is not None:
-                    pipe.most_behind = max_behind
+                watch = Watch(runner, outside, lambda said: typer.echo(said, err=True))
+                if warmup != "none":
+                    watch.washout = runner.washout if forecast is None else 0
+                    watch.warmup = watch.warmup if warmup is None else read_warmup(Path(warmup), runner, read)
                 try:
                     with watch.observing():
                         _series(
-                            runner, input_ or "-", output, facts, read, array, watch, pipe,
+                            runner, input_ or "-", output, facts, read, array, watch, lines,
                             forecast=forecast, timed=timed, json=json,
                         )  # fmt: skip
-                except BaseException as error:
-                    for line in _figures(watch, pipe):
-                        error.add_note(line)
-                    raise
-                for line in _figures(watch, pipe):
-                    typer.echo(line, err=True)
-                facts |= {"washout": watch.washout, "outside": watch.figures()}
-                facts |= {} if pipe is None else {"pipe": pipe.figures()}
+                finally:
+                    for said in (*watch.lines(), *lines.told()):
+                        typer.echo(said, err=True)
+                facts |= {"washout": watch.washout, "outside": watch.figures(), "pipe": lines.figures()}
             stages = runner.latency()
             facts["clipped"] = runner.clipped
             if timed:
@@ -201,10 +196,6 @@ def infer(
             print_tables([latency_table(stages)])
     if facts["clipped"]:
         typer.echo(f"{facts['clipped']:,} values were clipped into the range of a reservoir", err=True)
-
-
-def _figures(watch: Watch, pipe: LivePipe | None) -> list[str]:
-    return [*watch.lines(), *([] if pipe is None else pipe.lines())]
 
 
 def _unseen(what: str, done: int, total: int) -> None:
@@ -231,7 +222,7 @@ def _series(
     read: ReadConfig,
     array: str | None,
     watch: Watch,
-    pipe: LivePipe | None,
+    lines: Lines,
     *,
     forecast: int | None,
     timed: bool,
@@ -247,7 +238,6 @@ def _series(
     from reservoir_hw.experiment.deploy.series_files import Answered, facts_of, header_of, line_of, lines_of, write_npy
 
     manifest, series = runner.manifest, runner.manifest.series
-    lines = sys.stdin if pipe is None else pipe
     to_npy = output.lower().endswith(".npy")
     in_facts = json and output == "-"
     labels = series is not None and bool(series.classes)
@@ -256,8 +246,8 @@ def _series(
     if source == "-" and sys.stdin is None:
         raise ConfigurationError("standard input is closed: give --input FILE")
     if by_line and not to_npy and not in_facts:
-        answers = map(line_of, stream_series(runner, lines, watch, pipe))
-        _write(output, _after(header_of(series), answers), live=pipe is not None)
+        answers = map(line_of, stream_series(runner, lines, watch))
+        _write(output, _after(header_of(series), answers), live=lines.live)
         return
     folder = source != "-" and Path(source).is_dir()
 
@@ -277,12 +267,12 @@ def _series(
     file = source
     try:
         if by_line:
-            for row in stream_series(runner, lines, watch, pipe):
+            for row in stream_series(runner, lines, watch):
                 answered.append(row[None, None])
             empty = np.zeros((1, 0, *manifest.output.shape), np.float32)
             found.append(Answered(file, np.concatenate(answered, 1) if answered else empty))
         else:
-            given = _given(manifest, source, read, array, lines, live=pipe is not None)
+            given = _given(manifest, source, read, array, lines)
             batches, steps = (max(axis) for axis in zip(*(inputs.shape[:2] for inputs in given.values()), strict=True))
             if batches > 1 and not (to_npy or in_facts or labels):
                 raise ConfigurationError(f"csv holds one sequence, and there are {batches}: --output FILE.npy")
@@ -312,9 +302,7 @@ def _series(
     put(found)
 
 
-def _given(
-    manifest: Manifest, source: str, read: ReadConfig, array: str | None, lines: Iterable[str], *, live: bool
-) -> dict[str, np.ndarray]:
+def _given(manifest: Manifest, source: str, read: ReadConfig, array: str | None, lines: Lines) -> dict[str, np.ndarray]:
     """Series (batch, time, inputs) by the names of their files: all are read before anything is driven."""
     import numpy as np
 
@@ -322,7 +310,7 @@ def _given(
 
     if source == "-":
         names = () if manifest.series is None else manifest.series.input_names
-        rows = [row for _, row in numbers(lines, "stdin", names, live=live)]
+        rows = [row for _, row in numbers(lines, "stdin", names, live=lines.live)]
         if len({len(row) for row in rows}) != 1:
             raise ConfigurationError("stdin: no rows of numbers, or of different lengths")
         return {"stdin": np.stack(rows)[None]}

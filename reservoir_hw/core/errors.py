@@ -101,14 +101,7 @@ class OutputFault(DeviceFault):
 
 
 class StreamStopped(DeviceError, RuntimeError):
-    """A live stream of answers cannot go on: it is late, what it would say is not to be used, or nobody reads it.
-
-    `outputs` are those of the same call before that: (batch, steps, outputs), or None.
-    """
-
-    def __init__(self, message: str, *, outputs: Any = None) -> None:
-        super().__init__(message)
-        self.outputs = outputs
+    """A live stream of answers cannot go on: it is late, what it would say is not to be used, or nobody reads it."""
 
 
 class DeviceBusy(DeviceError, RuntimeError):

@@ -198,7 +198,9 @@ def test_a_producer_at_twice_the_pace(most: int | None, plant: np.ndarray) -> No
         assert (process.returncode, len(said.splitlines())) == (0, steps)
     else:
         assert (process.returncode, said) == (3, "")
-        assert errors.startswith(f"stopped: stdin:{steps}: {steps} lines waited when it was answered (--max-behind 3)")
+        assert errors.splitlines()[1].startswith(
+            f"stopped: stdin:{steps}: {steps} lines waited when it was answered (--max-behind 3)"
+        )
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,14 +18,12 @@ from reservoir_hw.core.errors import (
     MissingExtra,
     OutputFault,
     ShapeError,
-    StateLost,
-    StreamStopped,
 )
 from reservoir_hw.core.spec import ReservoirSpec
 from reservoir_hw.core.tables.configuration import ReadConfig
-from reservoir_hw.experiment.deploy.pipe import LivePipe
+from reservoir_hw.experiment.deploy.pipe import Lines
 from reservoir_hw.experiment.deploy.series_files import line_of, numbers, read_series
-from reservoir_hw.experiment.deploy.watching import Outside, Watch
+from reservoir_hw.experiment.deploy.watching import Watch
 from reservoir_hw.experiment.states.progress import Progress
 from reservoir_hw.readout.edge import EdgeRunner
 from reservoir_hw.readout.edge.latency import StageLatency
@@ -55,49 +53,35 @@ def check_probe(runner: EdgeRunner) -> list[dict[str, float]]:
 
 
 def about_loss(loss: Loss | None) -> str | None:
-    """What int8 costs, where that is more than nothing or nobody knows it."""
+    """What int8 costs, where somebody accepted that or nobody knows it."""
     if loss is None or loss.judged_on == "nothing":
         return loss and "nobody judged what int8 costs: it was exported with --offline"
-    found = (
-        []
-        if loss.error is None
-        else [f"changes its answers by a root mean square of {loss.error:.2g} of their spreads"]
-    )
-    found += [] if loss.cross_entropy is None else [f"makes its cross-entropy {loss.cross_entropy:.2g} nats larger"]
-    found += [] if loss.accuracy is None else [f"takes {loss.accuracy:.2g} of its accuracy"]
-    return f"int8 {' and '.join(found)}: exported with --accept-loss" if loss.accepted else None
+    about = {
+        "changes its answers by a root mean square of {:.2g} of their spreads": loss.error,
+        "makes its cross-entropy {:.2g} nats larger": loss.cross_entropy,
+        "takes {:.2g} of its accuracy": loss.accuracy,
+    }
+    said = " and ".join(text.format(value) for text, value in about.items() if value is not None)
+    return f"int8 {said}: exported with --accept-loss" if loss.accepted else None
 
 
 # ---- series
 
 
-def watch_of(
-    runner: EdgeRunner,
-    warmup: str | None,
-    outside: Outside,
-    read: ReadConfig,
-    tell: Callable[[str], None],
-    *,
-    forecast: bool,
-) -> Watch:
-    """How answers are watched; `warmup` is a file, "none" or None.
-
-    Raises `ConfigurationError` for a series that cannot warm up the model.
-    """
-    manifest, rows = runner.manifest, None
-    if warmup not in (None, "none"):
-        once = manifest.reads_last or (manifest.series is not None and bool(manifest.series.classes))
-        if once or manifest.whole_sequences:
-            raise ConfigurationError(f"--warmup: {manifest.model} answers whole series from rest, not row by row")
-        found = read_series(Path(warmup), manifest, read, tell=tell)
-        if len(found) != 1:
-            raise ConfigurationError(f"--warmup: {warmup} has {len(found)} series, not one")
-        try:
-            runner.checked(found)
-        except InputRangeError as error:
-            raise InputRangeError(f"{warmup}: {error}") from error
-        rows = found[0]
-    return Watch(runner, outside=outside, warmup=rows, masked=warmup != "none" and not forecast, tell=tell)
+def read_warmup(path: Path, runner: EdgeRunner, read: ReadConfig) -> np.ndarray:
+    """A series (time, inputs) that is driven before others. Raises `ConfigurationError` for one that cannot be."""
+    manifest = runner.manifest
+    once = manifest.reads_last or (manifest.series is not None and bool(manifest.series.classes))
+    if once or manifest.whole_sequences:
+        raise ConfigurationError(f"{manifest.model} answers whole series from rest, not row by row: no --warmup")
+    found = read_series(path, manifest, read)
+    if len(found) != 1:
+        raise ConfigurationError(f"--warmup: {path} has {len(found)} series, not one")
+    try:
+        runner.checked(found)
+    except InputRangeError as error:
+        raise InputRangeError(f"{path}: {error}") from error
+    return found[0]
 
 
 PIECE = 4096
@@ -151,7 +135,7 @@ def run_series(
     if stepwise and not runner.whole_sequences:
         for step in range(steps):
             progress("step by step", step, steps)
-            _keep(watch, runner.step(inputs[:, step])[:, None], pieces)
+            watch.answered(runner.step(inputs[:, step])[:, None], pieces)
     else:
         goes_on = not runner.whole_sequences and all(
             _goes_on(reservoir.spec, len(inputs)) for reservoir in runner.reservoirs
@@ -162,23 +146,15 @@ def run_series(
             try:
                 found = runner.run(inputs[:, start : start + length])
             except OutputFault as fault:
-                _keep(watch, fault.outputs, pieces)
+                watch.answered(fault.outputs, pieces)
                 raise
             except InputRangeError as error:
                 if start:
                     error.add_note(f"steps are counted from step {start} of the series")
                 raise
-            _keep(watch, found, pieces)
+            watch.answered(found, pieces)
     outputs = np.concatenate(pieces, 1) if pieces else runner.run(inputs)
     return outputs[:, -1:] if runner.manifest.reads_last else outputs
-
-
-def _keep(watch: Watch, outputs: np.ndarray, pieces: list[np.ndarray]) -> None:
-    try:
-        pieces.append(watch.answered(outputs))
-    except StreamStopped as stop:
-        pieces.append(stop.outputs)
-        raise
 
 
 def _goes_on(spec: ReservoirSpec, batch: int) -> bool:
@@ -187,58 +163,46 @@ def _goes_on(spec: ReservoirSpec, batch: int) -> bool:
     return spec.continuity == "held" and (at_once or spec.snapshot)
 
 
-def stream_series(
-    runner: EdgeRunner, lines: Iterable[str], watch: Watch, pipe: LivePipe | None = None
-) -> Iterator[np.ndarray]:
+def stream_series(runner: EdgeRunner, lines: Lines, watch: Watch) -> Iterator[np.ndarray]:
     """Outputs (outputs,) for each line as it comes. A line that cannot be used ends it, by its number.
 
-    The warm-up series of `watch` is driven before the first line is taken. `pipe` is where the lines come from, if
-    they are live.
+    The warm-up series of `watch` is driven before the first line is taken.
     """
     series, (width,) = runner.manifest.series, runner.manifest.input.shape
-    names = () if series is None else series.input_names
     runner.reset()
+    for row in watch.begin()[0]:
+        watch.answered(runner.step(row[None])[:, None], [])
     if len(watch.warmup):
-        for row in watch.begin()[0]:
-            watch.answered(runner.step(row[None])[:, None])
         runner.stopwatch.clear()
+        lines.begin()
         watch.tell("ready")
-        if pipe is not None:
-            pipe.begin()
-    else:
-        watch.begin()
-    for number, row in numbers(lines, watch.name, names, live=pipe is not None):
+    for number, row in numbers(lines, watch.name, () if series is None else series.input_names, live=lines.live):
         watch.line, at = number, f"{watch.name}:{number}"
         if len(row) != width:
             raise ShapeError(f"{at}: {len(row)} numbers, but the model takes {width} inputs")
         if watch.outside == "pass" and not np.isfinite(row).all():
             raise InputRangeError(f"{at}: the inputs of a step must be finite, not {line_of(row).strip()}")
-        answer = _answer(runner, row[None, None], watch, at)
-        if pipe is not None:
-            pipe.answered()
-        yield answer
-        if pipe is not None:
-            pipe.refuse_late()
+        found: list[np.ndarray] = []
+        watch.answered(_stepped(runner, row[None, None], watch, at)[:, None], found)
+        lines.answered()
+        yield found[0][0, 0]
+        lines.refuse_late()
 
 
-def _answer(runner: EdgeRunner, row: np.ndarray, watch: Watch, at: str) -> np.ndarray:
-    """The answer (outputs,) to a row (1, 1, inputs)."""
+def _stepped(runner: EdgeRunner, row: np.ndarray, watch: Watch, at: str) -> np.ndarray:
+    """Outputs (1, outputs) of a row (1, 1, inputs), or of what is driven in its place."""
     before = watch.held
     driven = watch.taken(row)[:, 0]
     try:
         try:
-            outputs = runner.step(driven)
+            return runner.step(driven)
         except InputRangeError as error:
             if watch.outside != "nan":
-                raise
-            watch.refused(before, str(error))
-            outputs = runner.step(before)
-    except InputRangeError as error:
-        raise InputRangeError(f"{at}: {error}") from error
-    except (DeviceError, StateLost) as error:
+                raise InputRangeError(f"{at}: {error}") from error
+            return runner.step(watch.refused(before, str(error)))
+    except DeviceError as error:
         error.add_note(f"{at} was not answered")
         raise
-    return watch.answered(outputs[:, None])[0, 0]
 
 
 # ---- where the time goes

@@ -15,34 +15,41 @@ from reservoir_hw.core.errors import ConfigurationError, StreamStopped
 _AHEAD, _LONGEST = 1 << 20, 1 << 16
 
 
-class LivePipe:
-    """Lines of a descriptor. One that is cut by the end of the pipe is no line: who wrote it has died in it.
+class Lines:
+    """Lines of standard input. Those of a pipe are live: each is answered, or ends it.
 
-    Nothing is read while a step is computed. What has come meanwhile is counted by `answered`.
+    A line that is cut by the end of the pipe is none: who wrote it has died in it. Nothing is read while a step is
+    computed. What has come meanwhile is counted by `answered`.
+
+    `most_behind`: more lines than these that wait end the pipe. `stream` is None where nobody will read it.
     """
 
-    def __init__(self, descriptor: int, name: str = "stdin") -> None:
-        self._descriptor, self._name = descriptor, name
-        self.most_behind: int | None = None
-        """More lines than these that wait end the pipe."""
-        self.backlog = 0
-        """Lines that waited when the pipe was begun with."""
-        self.steps = self.behind = self.longest = 0
-        """Lines that were answered, at how many of them others waited, and how many at most."""
+    def __init__(self, stream: TextIO | None, most_behind: int | None = None, name: str = "stdin") -> None:
+        self._stream, self._most, self._name = stream, most_behind, name
+        try:
+            self._descriptor = -1 if stream is None else stream.fileno()
+        except (OSError, ValueError):
+            self._descriptor = -1
+        self.live = self._descriptor >= 0 and not stat.S_ISREG(os.fstat(self._descriptor).st_mode)
+        """A file that is redirected is a file."""
         self._poll = select.poll()
-        self._poll.register(descriptor, select.POLLIN)
+        if self.live:
+            self._poll.register(self._descriptor, select.POLLIN)
         self._lines: deque[bytes] = deque()
-        self._rest, self._ahead, self._ended = b"", 0, False
+        self._rest, self._ahead, self._ended = b"", 0, not self.live
         self._given = self._late = 0
+        self.backlog = self.steps = self.behind = self.longest = 0
+        """Lines that waited at the beginning; that were answered; that were while others waited; how many at most."""
 
     def __iter__(self) -> Iterator[str]:
         """Each line with its end. Raises `StreamStopped` for a cut one, `ConfigurationError` for an endless one."""
+        if not self.live:
+            yield from self._stream or ()
         while True:
+            at = f"{self._name}:{self._given + 1}"
             while not self._lines and not self._ended:
                 if len(self._rest) > _LONGEST:
-                    raise ConfigurationError(
-                        f"{self._name}:{self._given + 1}: a line of more than {_LONGEST} bytes is no row of numbers"
-                    )
+                    raise ConfigurationError(f"{at}: a line of more than {_LONGEST} bytes is no row of numbers")
                 self._read()
             if not self._lines:
                 break
@@ -52,9 +59,9 @@ class LivePipe:
             # What is no UTF-8 is no number, and is refused with its line.
             yield line.decode("utf-8", "backslashreplace") + "\n"
         if self._rest:
+            shown = repr(self._rest[:60].decode("utf-8", "backslashreplace"))
             raise StreamStopped(
-                f"{self._name}:{self._given + 1}: the pipe has ended within the line {_shown(self._rest)}, and that "
-                "may be cut: it is not answered"
+                f"{at}: the pipe has ended within the line {shown}, so it is not answered: it may be cut"
             )
 
     def begin(self) -> None:
@@ -73,13 +80,13 @@ class LivePipe:
 
     def refuse_late(self) -> None:
         """Raise `StreamStopped` where more lines wait than may."""
-        if self.most_behind is not None and self._late > self.most_behind:
+        if self._most is not None and self._late > self._most:
             raise StreamStopped(
                 f"{self._name}:{self._given}: {self._late} lines waited when it was answered (--max-behind "
-                f"{self.most_behind}): the lines come faster than they are answered"
+                f"{self._most}): the lines come faster than they are answered"
             )
 
-    def lines(self) -> list[str]:
+    def told(self) -> list[str]:
         """What there is to tell at the end."""
         waited = f"{self.backlog:,} lines waited while the warm-up was driven"
         behind = f"behind in {self.behind:,} of {self.steps:,} steps, up to {self.longest:,} lines"
@@ -100,17 +107,4 @@ class LivePipe:
         self._ended = not found
         *lines, self._rest = (self._rest + found).split(b"\n")
         self._lines += lines
-        self._ahead += sum(map(len, lines)) + len(lines)
-
-
-def _shown(text: bytes) -> str:
-    return repr(text[:60].decode("utf-8", "backslashreplace"))
-
-
-def live_pipe(stream: TextIO) -> LivePipe | None:
-    """Of standard input; None for a file that is redirected, and for what is no descriptor."""
-    try:
-        descriptor = stream.fileno()
-    except (OSError, ValueError):
-        return None
-    return None if stat.S_ISREG(os.fstat(descriptor).st_mode) else LivePipe(descriptor)
+        self._ahead += sum(len(line) + 1 for line in lines)

@@ -34,45 +34,37 @@ class Watch:
         they are counted, and the first is told. "nan": the answers are nan, and the warm-up begins again after such an
         input or reservoir. Such an input is not driven: the last one inside is, so that each row stays one step.
         "stop": `StreamStopped`, before such an input is driven.
-    warmup
-        Inputs (time, inputs) that drive each series first. Their answers are dropped.
-    masked
-        Whether the answers of the washout are nan.
     tell
         Gets the sentences.
     """
 
     def __init__(
-        self,
-        runner: EdgeRunner,
-        *,
-        outside: Outside = "pass",
-        warmup: np.ndarray | None = None,
-        masked: bool = False,
-        tell: Callable[[str], None] = lambda said: None,
+        self, runner: EdgeRunner, outside: Outside = "pass", tell: Callable[[str], None] = lambda said: None
     ) -> None:
         manifest, series, ranges = runner.manifest, runner.manifest.series, runner.manifest.ranges
         (width,) = manifest.input.shape
+        classes = series is not None and bool(series.classes)
+        if outside == "nan" and (classes or manifest.reads_last):
+            raise ConfigurationError(f"{manifest.model} answers once for a series, not for each row: no --outside nan")
+        if ranges is None and outside != "pass":
+            tell(f"nobody knows the range of training, as the bundle has none: --outside {outside} sees less")
         self.outside, self.tell = outside, tell
-        self.washout = runner.washout if masked else 0
-        self.warmup = np.zeros((0, width)) if warmup is None else warmup
+        self.washout = 0
+        """So many answers from rest are nan."""
+        self.warmup = np.zeros((0, width))
+        """Inputs (time, inputs) that drive each series first. Their answers are dropped."""
         self.name, self.line = "stdin", 0
         """The series, and the line of the next row; 0 where rows are counted."""
         self._inputs = _Limits(ranges and ranges.inputs, width, series and series.input_names)
         # Scores of classes are no targets.
-        targets = None if ranges is None or (series is not None and series.classes) else ranges.targets
+        targets = None if ranges is None or classes else ranges.targets
         self._answers = _Limits(targets, manifest.output.shape[0], series and series.output_names)
-        self._rest = np.zeros(width) if series is None else series.input_scale.to_user(np.zeros(width))
-        if ranges is None and outside != "pass":
-            tell(f"nobody knows the range of training, as the bundle has none: --outside {outside} sees less")
         # A device that several layers share answers them in turn, and what they ask for is not one series.
         uses = Counter(id(runner.reservoirs[one.slot]) for one in manifest.crossings)
-        crossings = [one for one in manifest.crossings if one.state is None]
-        alone = [one.slot for one in crossings if uses[id(runner.reservoirs[one.slot])] == 1]
-        self._still = {slot: (_Still(), runner.reservoirs[slot]) for slot in alone}
-        self._known = {"input": ranges is not None, "answer": targets is not None, "frozen": bool(alone)}
-        self.rows, self._counts = 0, Counter[str]()
-        self._told: set[str] = set()
+        devices = {one.slot: runner.reservoirs[one.slot] for one in manifest.crossings if one.state is None}
+        self._still = {slot: (_Still(), one) for slot, one in devices.items() if uses[id(one)] == 1}
+        self._known = {"input": ranges, "answer": targets, "frozen": self._still or None}
+        self.rows, self._counts, self._told = 0, Counter[str](), set[str]()
 
     @contextmanager
     def observing(self) -> Iterator[None]:
@@ -84,20 +76,19 @@ class Watch:
 
     def begin(self, inputs: np.ndarray | None = None) -> np.ndarray:
         """Series (batch, time, inputs) at rest; returns the warm-up and them, as they are to be driven."""
-        batch, missing = 1 if inputs is None else len(inputs), self.washout - len(self.warmup)
+        missing = self.washout - len(self.warmup)
         if missing > 0 and "warm-up" not in self._told:
-            self._told.add("warm-up")
             why = f"the warm-up takes {self.washout} rows, and its file has {len(self.warmup)}"
             none = "they follow from rest (--warmup FILE drives a series first, --warmup none shows them)"
             self.tell(f"the first {missing} answers are nan: {why if len(self.warmup) else none}")
-        before = np.broadcast_to(self.warmup, (batch, *self.warmup.shape))
-        self._row = -len(self.warmup)
+            self._told.add("warm-up")
+        given = self.warmup[None, :0] if inputs is None else inputs
+        batch, self._row = len(given), -len(self.warmup)
         # Rows since the one that began the warm-up.
         self._good = np.zeros(batch, np.int64)
-        middle = self._rest if self._inputs.middle is None else self._inputs.middle
-        self.held = np.broadcast_to(middle, (batch, len(middle)))
+        self.held = np.tile(self._inputs.middle, (batch, 1))
         """The input (batch, inputs) that was driven last."""
-        return self.taken(before if inputs is None else np.concatenate([before, inputs], 1))
+        return self.taken(np.concatenate([np.tile(self.warmup, (batch, 1, 1)), given], 1))
 
     def taken(self, inputs: np.ndarray) -> np.ndarray:
         """What is to be driven for the next inputs (batch, time, inputs). Raises `StreamStopped`."""
@@ -105,7 +96,7 @@ class Watch:
         if self._bad.any():
             _, said = self._found("input", self._bad, lambda *at: self._inputs.said("input", inputs[at]))
             if self.outside == "stop":
-                raise StreamStopped(said, outputs=None)
+                raise StreamStopped(said)
             if self.outside == "nan":
                 kept = np.maximum.accumulate(np.where(self._bad, 0, np.arange(1, inputs.shape[1] + 1)), 1)
                 inputs = np.take_along_axis(np.concatenate([self.held[:, None], inputs], 1), kept[..., None], 1)
@@ -113,10 +104,10 @@ class Watch:
             self.held = inputs[:, -1]
         return inputs
 
-    def answered(self, outputs: np.ndarray) -> np.ndarray:
-        """Answers (batch, steps, outputs) to the rows that are next, without those of the warm-up series.
+    def answered(self, outputs: np.ndarray, kept: list[np.ndarray]) -> None:
+        """Answers (batch, steps, outputs) to the rows that are next; `kept` gets those after the warm-up series.
 
-        Raises `StreamStopped` with those before the one that stops the series.
+        Raises `StreamStopped`, and has kept those before the one that stops the series.
         """
         steps, found = outputs.shape[1], []
         bad = self._bad[:, self._at : self._at + steps]
@@ -127,43 +118,39 @@ class Watch:
                 said = f"reservoir {slot} gives the same states for {STILL} steps while its input changes"
                 found.append(self._found("frozen", own & ~frozen, lambda *at, said=said: said))
                 frozen |= own
-        again = bad | frozen if self.outside == "nan" else np.zeros_like(bad)
+        again = (bad | frozen) & (self.outside == "nan")
         rows = np.arange(steps)
         since = rows - np.maximum.accumulate(np.where(again, rows, -1 - self._good[:, None]), 1)
         unusable = since <= self.washout
         off = self._answers.outside(outputs) & ~unusable
         if off.any():
             found.append(self._found("answer", off, lambda *at: self._answers.said("answer", outputs[at])))
-        if self.outside == "nan":
-            unusable |= off
+        unusable |= off & (self.outside == "nan")
         if unusable.any():
             outputs = np.where(unusable[..., None], np.array(np.nan, outputs.dtype), outputs)
         first = max(0, -self._row)
-        if self.outside == "stop" and found:
-            step, said = min(found)
-            raise StreamStopped(said, outputs=outputs[:, first:step])
-        if steps:
-            self._good = since[:, -1]
+        step, said = min(found) if found and self.outside == "stop" else (steps, "")
+        kept.append(outputs[:, first:step])
+        self.rows += kept[-1].shape[1] * len(outputs)
+        if said:
+            raise StreamStopped(said)
+        self._good = since[:, -1] if steps else self._good
         self._at, self._row = self._at + steps, self._row + steps
-        self.rows += max(0, steps - first) * len(outputs)
-        return outputs[:, first:]
 
-    def refused(self, before: np.ndarray, why: str) -> None:
+    def refused(self, before: np.ndarray, why: str) -> np.ndarray:
         """A device has refused the input of the next row, which is outside then; `before` is driven in its place."""
         self._bad, self.held = np.ones_like(self._bad), before
         self._found("input", self._bad, lambda *at: why)
+        return before
 
     def _found(self, kind: str, where: np.ndarray, said: Callable[[int, int], str]) -> tuple[int, str]:
         """Count these rows (batch, steps) and tell the first of the first time; returns its step, and the sentence."""
         self._counts[kind] += int(where[:, max(0, -self._row) :].sum())
         step = int(where.any(0).argmax())
         sequence = int(where[:, step].argmax())
-        row = self._row + step
-        place = f"{self.name}:{self.line}" if self.line else f"{self.name}, row {row} (0 is the first)"
-        if row < 0:
-            place = f"the warm-up, row {row + len(self.warmup)} (0 is the first)"
-        elif len(where) > 1:
-            place += f" of sequence {sequence}"
+        row, name = self._row + step, self.name + (f", sequence {sequence}" if len(where) > 1 else "")
+        row, name = (row, name) if row >= 0 else (row + len(self.warmup), "the warm-up")
+        place = f"{name}:{self.line}" if self.line else f"{name}, row {row} (0 is the first)"
         sentence = f"{place}: {said(sequence, step)}"
         if kind not in self._told and self.outside != "stop":
             self.tell(sentence)
@@ -172,18 +159,13 @@ class Watch:
 
     def figures(self) -> dict[str, int | None]:
         """Rows that were answered, and how many had what; None where nobody can know."""
-        return {
-            "rows": self.rows,
-            **{
-                kind: self._counts[kind] if known or self._counts[kind] else None for kind, known in self._known.items()
-            },
-        }
+        counts = {kind: None if known is None else self._counts[kind] for kind, known in self._known.items()}
+        return {"rows": self.rows, **counts}
 
     def lines(self) -> list[str]:
         """The same in sentences, where there is something to tell."""
-        return [
-            f"{self._counts[kind]:,} of {self.rows:,} {what}" for kind, what in _FIGURES.items() if self._counts[kind]
-        ]
+        found = [(count, what) for kind, what in _FIGURES.items() if (count := self._counts[kind])]
+        return [f"{count:,} of {self.rows:,} {what}" for count, what in found]
 
 
 class _Limits:
@@ -191,18 +173,16 @@ class _Limits:
 
     def __init__(self, extent: Extent | None, width: int, names: Sequence[str] | None) -> None:
         self._extent, self._names = extent, names or [str(number) for number in range(width)]
-        self.low, self.high = np.full(width, -np.finfo(float).max), np.full(width, np.finfo(float).max)
-        self.middle: np.ndarray | None = None
-        if extent is None:
-            return
-        if len(extent.low) != width:
-            raise ConfigurationError(
-                f"the bundle has ranges of {len(extent.low)} channels, not of {width}: export again"
-            )
-        low, high = np.array(extent.low), np.array(extent.high)
-        step = np.spacing(np.maximum(abs(low), abs(high)).astype(np.float32)).astype(float)
-        margin = np.maximum((high - low) / 2, step)
-        self.low, self.high, self.middle = low - margin, high + margin, (low + high) / 2
+        self.middle = np.zeros(width)
+        self.high = np.full(width, np.finfo(float).max)
+        self.low = -self.high
+        if extent is not None:
+            if len(extent.low) != width:
+                raise ConfigurationError(f"the bundle has ranges of {len(extent.low)} channels, not {width}: damaged")
+            low, high = np.array(extent.low), np.array(extent.high)
+            step = np.spacing(np.maximum(abs(low), abs(high)).astype(np.float32))
+            margin = np.maximum((high - low) / 2, step)
+            self.low, self.high, self.middle = low - margin, high + margin, (low + high) / 2
 
     def outside(self, values: np.ndarray) -> np.ndarray:
         """Which rows (batch, steps) of the values are; what is not finite is."""
@@ -211,9 +191,8 @@ class _Limits:
     def said(self, what: str, row: np.ndarray) -> str:
         """A sentence about a row (channels,) that is outside."""
         channel = int((~((row >= self.low) & (row <= self.high))).argmax())
-        name = self._names[channel]
-        extent = self._extent
-        known = "" if extent is None else f", training had {extent.low[channel]:.9g} to {extent.high[channel]:.9g}"
+        name, one = self._names[channel], self._extent
+        known = "" if one is None else f", training had {one.low[channel]:.9g} to {one.high[channel]:.9g}"
         return f"{what} {name if name.isdecimal() else repr(name)} is {row[channel]:.9g}{known}"
 
 
@@ -226,22 +205,22 @@ class _Still:
     def was_reset(self, *, from_rest: bool) -> None:
         """Another series begins."""
         del from_rest
-        self._last: tuple[np.ndarray, np.ndarray] | None = None
+        self._last: tuple[np.ndarray, ...] = ()
         self._count: np.ndarray | int = 0
         self._seen: list[np.ndarray] = []
 
     def was_driven(self, inputs: np.ndarray, states: np.ndarray | None, seconds: float) -> None:
-        """Compare with the step before."""
-        del seconds
+        """Compare each step with the one before."""
         if states is None:
             return
-        same, moved = (np.zeros(states.shape[:2], bool) for _ in range(2))
-        same[:, 1:], moved[:, 1:] = _equal(states[:, 1:], states[:, :-1]), ~_equal(inputs[:, 1:], inputs[:, :-1])
-        if self._last is not None:
-            same[:, 0], moved[:, 0] = _equal(states[:, 0], self._last[0]), ~_equal(inputs[:, 0], self._last[1])
-        # The arrays are the caller's, who uses them again.
-        self._last = states[:, -1].copy(), inputs[:, -1].copy()
-        total = np.cumsum(same & moved, 1) + np.reshape(self._count, (-1, 1))
+        if not self._last:
+            # A step that differs from the first.
+            self._last = states[:, :1] + 1, inputs[:, :1]
+        both = [np.concatenate(pair, 1) for pair in zip(self._last, (states, inputs), strict=True)]
+        same, held = ((values[:, 1:] == values[:, :-1]).all(-1) for values in both)
+        # Copies: the arrays are the caller's, who uses them again.
+        self._last = both[0][:, -1:].copy(), both[1][:, -1:].copy()
+        total = np.cumsum(same & ~held, 1) + np.reshape(self._count, (-1, 1))
         count = total - np.maximum.accumulate(np.where(same, 0, total), 1)
         self._count = count[:, -1]
         self._seen.append(count >= STILL)
@@ -251,9 +230,3 @@ class _Still:
         found = np.concatenate([*self._seen, np.zeros(shape, bool)], 1)[:, : shape[1]]
         self._seen = []
         return found
-
-
-def _equal(these: np.ndarray, those: np.ndarray) -> np.ndarray:
-    """Where all values along the last axis are. The first of them nearly always tells."""
-    same = these[..., 0] == those[..., 0]
-    return (these == those).all(-1) if same.any() else same

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,6 +18,7 @@ from reservoir_hw.core.errors import ConfigurationError, StreamStopped
 from reservoir_hw.core.reservoir import Reservoir
 from reservoir_hw.core.series_format import ChannelFormat, SeriesFormat
 from reservoir_hw.experiment.deploy.infer import about_loss, run_series, stream_series
+from reservoir_hw.experiment.deploy.pipe import Lines
 from reservoir_hw.experiment.deploy.watching import STILL, Watch
 from reservoir_hw.readout import RidgeReadout
 from reservoir_hw.readout.edge import EdgeRunner
@@ -60,13 +62,16 @@ def runner(tmp_path: Path) -> Iterator[EdgeRunner]:
             yield runner
 
 
-def driven(runner: EdgeRunner, inputs: np.ndarray, how: str, **options: Any) -> tuple[np.ndarray, Watch]:
+def driven(
+    runner: EdgeRunner, inputs: np.ndarray, how: str, warmup: np.ndarray | None = None, **options: Any
+) -> tuple[np.ndarray, Watch]:
     """Outputs, and who has watched."""
-    watch = Watch(runner, masked=True, **options)
+    watch = Watch(runner, **options)
+    watch.washout, watch.warmup = runner.washout, watch.warmup if warmup is None else warmup
     with watch.observing():
         if how == "lines":
-            lines = (" ".join(map(repr, row.tolist())) + "\n" for row in inputs[0])
-            return np.stack(list(stream_series(runner, lines, watch)))[None], watch
+            written = io.StringIO("".join(" ".join(map(repr, row.tolist())) + "\n" for row in inputs[0]))
+            return np.stack(list(stream_series(runner, Lines(written), watch)))[None], watch
         return run_series(runner, inputs, lambda *_: None, stepwise=how == "steps", watch=watch), watch
 
 

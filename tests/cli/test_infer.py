@@ -551,12 +551,12 @@ def test_the_walk_through(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
         subprocess.run([sys.executable, example / "make_series.py", "inputs.csv", "targets.csv"], check=True)
         near = rows(call("infer", "narma.rhw", *bench, text=Path("inputs.csv").read_text()).stdout)
     whole = rows(call("infer", "whole.rhw", "--input", "inputs.csv").stdout)
-    assert np.abs(near - whole).max() < 1e-4
+    # Within the washout both are nan.
+    assert np.abs(near - whole)[100:].max() < 1e-4
     targets = np.loadtxt("targets.csv")[100:, None]
     assert np.sqrt(np.mean((near[100:] - targets) ** 2)) < 0.3 * targets.std()
-    assert json.loads(call("infer", "whole.rhw", "--json", "--input", "inputs.csv").stdout)["outputs"] == [
-        pytest.approx(whole)
-    ]
+    said = json.loads(call("infer", "whole.rhw", "--json", "--input", "inputs.csv").stdout)["outputs"]
+    np.testing.assert_allclose(np.array(said, float)[0], whole, rtol=1e-6)
     assert "holds its reservoirs: no device answers" in refused("whole.rhw", "--verify-probe", text="0.1\n")
 
 

@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -81,11 +82,11 @@ def command(*arguments: object) -> list[str]:
 
 
 @contextlib.contextmanager
-def infer(*options: object, reservoir: str = "bench.yaml", **more: object) -> Iterator[subprocess.Popen[str]]:
+def infer(*options: object, reservoir: str = "bench.yaml", **more: Any) -> Iterator[subprocess.Popen[str]]:
     pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
     process = subprocess.Popen(
         command("infer", "model.rhw", "--reservoir", reservoir, *options), text=True, **pipes, **more
-    )  # type: ignore[call-overload]
+    )
     try:
         yield process
     finally:

@@ -205,7 +205,9 @@ def facts_of(outputs: np.ndarray, series: SeriesFormat | None) -> dict[str, obje
     """The same for machines; with the scores by which each series was decided."""
     if series is None or not series.classes:
         # JSON has no nan.
-        shown = np.where(np.isnan(outputs), None, outputs) if np.isnan(outputs).any() else outputs
+        unknown = np.isnan(outputs)
+        shown = outputs.astype(object) if unknown.any() else outputs
+        shown[unknown] = None
         return {**({} if series is None else {"names": series.output_names}), "outputs": shown.tolist()}
     scores = [series.scores_of(one).tolist() for one in outputs]
     return {"classes": series.classes, "labels": [series.class_of(one) for one in outputs], "scores": scores}

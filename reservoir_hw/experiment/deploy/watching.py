@@ -186,7 +186,7 @@ class _Limits:
 
     def outside(self, values: np.ndarray) -> np.ndarray:
         """Which rows (batch, steps) of the values are; what is not finite is."""
-        return ~((values >= self.low) & (values <= self.high)).all(-1)
+        return np.asarray(~((values >= self.low) & (values <= self.high)).all(-1))
 
     def said(self, what: str, row: np.ndarray) -> str:
         """A sentence about a row (channels,) that is outside."""

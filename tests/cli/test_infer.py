@@ -436,6 +436,20 @@ def test_refusals(folder: Path, tmp_path: Path) -> None:
     assert "stdin:1: 'u,v' is not a row of numbers; a header is for models" in refused(series, *own, text="u,v\n0.1\n")
     assert "stdin is no text in UTF-8" in refused(series, *own, text=b"\xff\n")
     assert "nothing was timed" in refused(series, *own, "--latency", text="")
+    for options in (["--input", tmp_path / "huge.npy"], ["--json"], ["--output", tmp_path / "y.npy"], []):
+        assert "--max-behind is for lines of a pipe" in refused(series, *own, "--max-behind", 3, *options, text="0.1\n")
+    (tmp_path / "two.csv").write_text("0.1,0.2\n")
+    (tmp_path / "inf.csv").write_text("0.1\ninf\n")
+    own = ["--reservoir", folder / "narma.yaml"]
+    for name, said in (("two", "two.csv has 2 columns"), ("inf", "inf.csv: channel 0 of the input at step 1 is inf")):
+        assert said in refused(series, *own, "--warmup", tmp_path / f"{name}.csv", text="0.1\n")
+    laerc = ["--reservoir", folder / "laerc.yaml", "--prompt", "ab"]
+    for options in (["--warmup", tmp_path / "two.csv"], ["--outside", "stop"]):
+        assert "continues a text: --warmup, --outside and --max-behind are for series" in refused(
+            text, *laerc, *options
+        )
+    assert "not with --forecast" in refused(series, *own, "--outside", "nan", "--forecast", 3, text="0.1\n")
+    own = [*AS_THEY_ARE, *own]
     np.save(tmp_path / "wide.npy", np.zeros((5, 2)))
     assert "wide.npy has 2 columns, and RidgeReadout takes 1\n" in refused(
         series, *own, "--input", tmp_path / "wide.npy"

@@ -109,33 +109,43 @@ class Watch:
 
         Raises `StreamStopped`, and has kept those before the one that stops the series.
         """
-        steps, found = outputs.shape[1], []
-        bad = self._bad[:, self._at : self._at + steps]
-        frozen = np.zeros_like(bad)
-        for slot, (still, _) in self._still.items():
-            own = still.taken(bad.shape)
-            if own.any():
-                said = f"reservoir {slot} gives the same states for {STILL} steps while its input changes"
-                found.append(self._found("frozen", own & ~frozen, lambda *at, said=said: said))
-                frozen |= own
-        again = (bad | frozen) & (self.outside == "nan")
-        rows = np.arange(steps)
-        since = rows - np.maximum.accumulate(np.where(again, rows, -1 - self._good[:, None]), 1)
-        unusable = since <= self.washout
-        off = self._answers.outside(outputs) & ~unusable
-        if off.any():
-            found.append(self._found("answer", off, lambda *at: self._answers.said("answer", outputs[at])))
-        unusable |= off & (self.outside == "nan")
-        if unusable.any():
-            outputs = np.where(unusable[..., None], np.array(np.nan, outputs.dtype), outputs)
-        first = max(0, -self._row)
-        step, said = min(found) if found and self.outside == "stop" else (steps, "")
-        kept.append(outputs[:, first:step])
+        first, end = max(0, -self._row), outputs.shape[1]
+        bad, off = self._bad[:, self._at : self._at + end], self._answers.outside(outputs)
+        frozen = {slot: still.taken(bad.shape) for slot, (still, _) in self._still.items()}
+        said = ""
+        # Nearly always there is nothing to mark, and a step should not wait for that.
+        if bad.any() or off.any() or any(own.any() for own in frozen.values()) or (self._good < self.washout).any():
+            outputs, end, said = self._marked(outputs, bad, off, frozen)
+        else:
+            self._good = self._good + end
+        kept.append(outputs[:, first:end])
         self.rows += kept[-1].shape[1] * len(outputs)
         if said:
             raise StreamStopped(said)
-        self._good = since[:, -1] if steps else self._good
-        self._at, self._row = self._at + steps, self._row + steps
+        self._at, self._row = self._at + end, self._row + end
+
+    def _marked(
+        self, outputs: np.ndarray, bad: np.ndarray, off: np.ndarray, frozen: dict[int, np.ndarray]
+    ) -> tuple[np.ndarray, int, str]:
+        """The outputs with nan in them; how many come before the one that stops the series, and why it does."""
+        rows, found = np.arange(outputs.shape[1]), []
+        still = np.zeros_like(bad)
+        for slot, own in frozen.items():
+            if own.any():
+                why = f"reservoir {slot} gives the same states for {STILL} steps while its input changes"
+                found.append(self._found("frozen", own & ~still, lambda *at, why=why: why))
+                still |= own
+        again = (bad | still) & (self.outside == "nan")
+        since = rows - np.maximum.accumulate(np.where(again, rows, -1 - self._good[:, None]), 1)
+        unusable = since <= self.washout
+        off = off & ~unusable
+        if off.any():
+            found.append(self._found("answer", off, lambda *at: self._answers.said("answer", outputs[at])))
+        self._good = since[:, -1] if len(rows) else self._good
+        unusable |= off & (self.outside == "nan")
+        marked = np.where(unusable[..., None], np.array(np.nan, outputs.dtype), outputs) if unusable.any() else outputs
+        end, said = min(found) if found and self.outside == "stop" else (len(rows), "")
+        return marked, end, said
 
     def refused(self, before: np.ndarray, why: str) -> np.ndarray:
         """A device has refused the input of the next row, which is outside then; `before` is driven in its place."""
@@ -186,7 +196,9 @@ class _Limits:
 
     def outside(self, values: np.ndarray) -> np.ndarray:
         """Which rows (batch, steps) of the values are; what is not finite is."""
-        return np.asarray(~((values >= self.low) & (values <= self.high)).all(-1))
+        inside = (values >= self.low) & (values <= self.high)
+        # Of all at once is quicker than of each row, and nearly always enough.
+        return np.zeros(values.shape[:2], bool) if inside.all() else np.asarray(~inside.all(-1))
 
     def said(self, what: str, row: np.ndarray) -> str:
         """A sentence about a row (channels,) that is outside."""
@@ -216,10 +228,14 @@ class _Still:
         if not self._last:
             # A step that differs from the first.
             self._last = states[:, :1] + 1, inputs[:, :1]
-        both = [np.concatenate(pair, 1) for pair in zip(self._last, (states, inputs), strict=True)]
+        last, self._last = self._last, (states[:, -1:].copy(), inputs[:, -1:].copy())
+        # The first node nearly always tells.
+        if states.shape[1] == 1 and (states[:, 0, 0] != last[0][:, 0, 0]).all():
+            self._count = 0
+            self._seen.append(np.zeros(states.shape[:2], bool))
+            return
+        both = [np.concatenate(pair, 1) for pair in zip(last, (states, inputs), strict=True)]
         same, held = ((values[:, 1:] == values[:, :-1]).all(-1) for values in both)
-        # Copies: the arrays are the caller's, who uses them again.
-        self._last = both[0][:, -1:].copy(), both[1][:, -1:].copy()
         total = np.cumsum(same & ~held, 1) + np.reshape(self._count, (-1, 1))
         count = total - np.maximum.accumulate(np.where(same, 0, total), 1)
         self._count = count[:, -1]
@@ -227,6 +243,6 @@ class _Still:
 
     def taken(self, shape: tuple[int, ...]) -> np.ndarray:
         """Which of the rows (batch, steps) since the last call came from a frozen device."""
-        found = np.concatenate([*self._seen, np.zeros(shape, bool)], 1)[:, : shape[1]]
-        self._seen = []
-        return found
+        seen, self._seen = self._seen, []
+        found = seen[0] if len(seen) == 1 else np.concatenate([*seen, np.zeros(shape, bool)], 1)
+        return found[:, : shape[1]]

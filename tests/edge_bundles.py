@@ -15,7 +15,7 @@ from onnx import TensorProto, helper
 from safetensors.numpy import save
 
 from reservoir_hw.core.seeds import generator
-from reservoir_hw.readout.edge.manifest import FORMAT, VERSION, WEIGHTS, digest_of
+from reservoir_hw.readout.edge.manifest import FORMAT, VERSION, WEIGHTS, Extent, Ranges, digest_of
 
 VOCABULARY, INPUTS, NODES = 7, 3, 5
 GRAPHS = ("graphs/segment_0.onnx", "graphs/segment_1.onnx")
@@ -171,3 +171,14 @@ def case(seed: int = 0, fingerprint: str = "0" * 64) -> Case:
             "tokenizer.json": b'{"kind": "characters", "characters": "abcdefg"}',
         },
     )
+
+
+def ranges_of(inputs: np.ndarray, targets: np.ndarray) -> Ranges:
+    """The ends of arrays (..., channels)."""
+
+    def extent(values: np.ndarray) -> Extent:
+        flat = values.reshape(-1, values.shape[-1])
+        low, high = tuple(map(float, flat.min(0))), tuple(map(float, flat.max(0)))
+        return Extent(low=low, high=high, low_point=low, high_point=high)
+
+    return Ranges(inputs=extent(inputs), targets=extent(targets))

@@ -1,4 +1,7 @@
-"""Exit codes: 2 wrong configuration, 3 device fault, 128 + N ended by signal N (130: Ctrl-C), 1 all else."""
+"""Exit codes: 2 wrong configuration, 3 device fault, or a live stream that cannot go on, 1 all else.
+
+128 + N: ended by signal N (130: Ctrl-C).
+"""
 
 from __future__ import annotations
 
@@ -32,13 +35,13 @@ class CommandGroup(TyperGroup):
                 _say("terminated: what was finished is kept", stop)
             raise
         except Exception as error:
-            from reservoir_hw.core.errors import DeviceError, ReservoirError, StateLost
+            from reservoir_hw.core.errors import DeviceError, ReservoirError, StateLost, StreamStopped
             from reservoir_hw.core.extras import missing_extra
 
             if isinstance(error, DeviceError | StateLost):
                 steps = error.steps_done if isinstance(error, DeviceError) else 0
                 done = f" ({steps} steps of this call were done)" if steps else ""
-                _say(f"device: {error}{done}", error)
+                _say(f"{'stopped' if isinstance(error, StreamStopped) else 'device'}: {error}{done}", error)
                 raise typer.Exit(DEVICE) from error
             if isinstance(error, ReservoirError):
                 _say(f"error: {error}", error)

@@ -9,18 +9,20 @@ import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TextIO
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TextIO
 
 import typer
 
 from reservoir_hw.cli.options import JsonOption
 from reservoir_hw.cli.show import own_stdout, print_json, print_tables, progress_bar
-from reservoir_hw.core.errors import ConfigurationError
+from reservoir_hw.core.errors import ConfigurationError, StreamStopped
 
 if TYPE_CHECKING:
     import numpy as np
 
     from reservoir_hw.core.tables.configuration import ReadConfig
+    from reservoir_hw.experiment.deploy.pipe import Lines
+    from reservoir_hw.experiment.deploy.watching import Watch
     from reservoir_hw.experiment.states.progress import Progress
     from reservoir_hw.readout.edge import EdgeRunner
     from reservoir_hw.readout.edge.manifest import Manifest
@@ -51,6 +53,17 @@ def infer(
     forecast: Annotated[
         int | None,
         typer.Option(min=1, metavar="N", help="Answer with N steps that the model, fed with its answers, goes on."),
+    ] = None,
+    warmup: Annotated[
+        str | None,
+        typer.Option(metavar="FILE|none", help="Series that is driven first; none: the first answers as they are."),
+    ] = None,
+    outside: Annotated[
+        Literal["pass", "nan", "stop"],
+        typer.Option(help="What is done where inputs or answers leave the range of training, or a reservoir freezes."),
+    ] = "pass",
+    max_behind: Annotated[
+        int | None, typer.Option(min=0, metavar="K", help="End a pipe where more than K lines wait for their answer.")
     ] = None,
     output: Annotated[str, typer.Option(metavar="FILE|-", help="npy or csv; - is standard output.")] = "-",
     prompt: Annotated[str | None, typer.Option(metavar="TEXT", help="What a language model continues.")] = None,
@@ -86,19 +99,23 @@ def infer(
 ) -> None:
     """Run a bundle beside its reservoirs; needs no torch.
 
-    Lines of standard input are answered one by one, as they come. Ctrl-C ends it; what was written stays. With
-    --json everything is printed at the end, and nothing before it. A table with a header gives columns by name to a
-    model that has names for them. A model of classes answers with one label for each series.
+    Lines of standard input are answered one by one, as they come. The first answers from rest are nan: as many as the
+    bundle has for its washout. Ctrl-C ends it; what was written stays. With --json everything is printed at the end,
+    and nothing before it. A table with a header gives columns by name to a model that has names for them. A model of
+    classes answers with one label for each series.
     """
     from reservoir_hw.experiment.deploy.infer import (
         check_probe,
         latency_figure,
         latency_table,
+        read_warmup,
         require_figure,
         require_place,
         require_times,
     )
+    from reservoir_hw.experiment.deploy.pipe import Lines
     from reservoir_hw.experiment.deploy.series_files import read_options
+    from reservoir_hw.experiment.deploy.watching import Watch
     from reservoir_hw.readout.edge import EdgeRunner
 
     timed = latency or figure is not None
@@ -108,9 +125,15 @@ def infer(
         require_place(Path(output), "--output")
     if figure is not None:
         require_figure(figure)
+    lines = Lines(sys.stdin if (input_ or "-") == "-" else None, max_behind)
+    if max_behind is not None and (not lines.live or json or output.lower().endswith(".npy")):
+        raise ConfigurationError("--max-behind is for lines of a pipe that are answered at once: no file, json or npy")
     facts: dict[str, Any] = {}
     with own_stdout(json):
         with EdgeRunner(bundle, reservoir, any_device=any_device, repetitions=repetitions, expect=expect) as runner:
+            loss = runner.manifest.loss
+            if loss is not None and (loss.accepted or loss.judged_on == "nothing"):
+                typer.echo(loss, err=True)
             facts |= {"model": runner.manifest.model, "precision": runner.manifest.precision}
             facts["casts"] = [asdict(cast) for cast in runner.casts]
             if verify_probe:
@@ -124,6 +147,10 @@ def infer(
                     raise ConfigurationError(f"{runner.manifest.model} continues a text, not a series: no --input")
                 if forecast is not None:
                     raise ConfigurationError(f"{runner.manifest.model} continues a text: give --tokens, no --forecast")
+                if warmup not in (None, "none") or outside != "pass" or max_behind is not None:
+                    raise ConfigurationError(
+                        f"{runner.manifest.model} continues a text: --warmup, --outside and --max-behind are for series"
+                    )
                 choices: dict[str, Any] = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "seed": seed}
                 shown = output == "-" and not json and sys.stdout.isatty()
                 with contextlib.nullcontext(_unseen) if shown else progress_bar() as progress:
@@ -138,7 +165,22 @@ def infer(
                 if skip_lines and (input_ or "-") == "-":
                     raise ConfigurationError("--skip-lines is for a file or a folder: give it with --input")
                 read = read_options(delimiter, decimal, skip_lines)
-                _series(runner, input_ or "-", output, facts, read, array, forecast=forecast, timed=timed, json=json)
+                if forecast is not None and outside != "pass":
+                    raise ConfigurationError(f"--outside {outside} is about answers to rows: not with --forecast")
+                watch = Watch(runner, outside, lambda said: typer.echo(said, err=True))
+                if warmup != "none":
+                    watch.washout = runner.washout if forecast is None else 0
+                    watch.warmup = watch.warmup if warmup is None else read_warmup(Path(warmup), runner, read)
+                try:
+                    with watch.observing():
+                        _series(
+                            runner, input_ or "-", output, facts, read, array, watch, lines,
+                            forecast=forecast, timed=timed, json=json,
+                        )  # fmt: skip
+                finally:
+                    for said in (*watch.lines(), *lines.told()):
+                        typer.echo(said, err=True)
+                facts |= {"washout": watch.washout, "outside": watch.figures(), "pipe": lines.figures()}
             stages = runner.latency()
             facts["clipped"] = runner.clipped
             if timed:
@@ -182,6 +224,8 @@ def _series(
     facts: dict[str, Any],
     read: ReadConfig,
     array: str | None,
+    watch: Watch,
+    lines: Lines,
     *,
     forecast: int | None,
     timed: bool,
@@ -205,8 +249,8 @@ def _series(
     if source == "-" and sys.stdin is None:
         raise ConfigurationError("standard input is closed: give --input FILE")
     if by_line and not to_npy and not in_facts:
-        answers = map(line_of, stream_series(runner, sys.stdin))
-        _write(output, _after(header_of(series), answers))
+        answers = map(line_of, stream_series(runner, lines, watch))
+        _write(output, _after(header_of(series), answers), live=lines.live)
         return
     folder = source != "-" and Path(source).is_dir()
 
@@ -226,21 +270,23 @@ def _series(
     file = source
     try:
         if by_line:
-            for row in stream_series(runner, sys.stdin):
+            for row in stream_series(runner, lines, watch):
                 answered.append(row[None, None])
             empty = np.zeros((1, 0, *manifest.output.shape), np.float32)
             found.append(Answered(file, np.concatenate(answered, 1) if answered else empty))
         else:
-            given = _given(manifest, source, read, array)
+            given = _given(manifest, source, read, array, lines)
             batches, steps = (max(axis) for axis in zip(*(inputs.shape[:2] for inputs in given.values()), strict=True))
             if batches > 1 and not (to_npy or in_facts or labels):
                 raise ConfigurationError(f"csv holds one sequence, and there are {batches}: --output FILE.npy")
             if to_npy and forecast is None and any(inputs.shape[1] != steps for inputs in given.values()):
                 raise ConfigurationError("npy holds series of one length, and these differ: --output FILE.csv")
             for file, inputs in given.items():
-                answered = []
+                answered, watch.name = [], file
                 with progress_bar() as progress:
-                    outputs = run_series(runner, inputs, progress, stepwise=timed, answered=answered, forecast=forecast)
+                    outputs = run_series(
+                        runner, inputs, progress, stepwise=timed, answered=answered, forecast=forecast, watch=watch
+                    )
                 found.append(Answered(file, outputs))
                 answered = []
     except BaseException as error:
@@ -259,7 +305,7 @@ def _series(
     put(found)
 
 
-def _given(manifest: Manifest, source: str, read: ReadConfig, array: str | None) -> dict[str, np.ndarray]:
+def _given(manifest: Manifest, source: str, read: ReadConfig, array: str | None, lines: Lines) -> dict[str, np.ndarray]:
     """Series (batch, time, inputs) by the names of their files: all are read before anything is driven."""
     import numpy as np
 
@@ -267,7 +313,7 @@ def _given(manifest: Manifest, source: str, read: ReadConfig, array: str | None)
 
     if source == "-":
         names = () if manifest.series is None else manifest.series.input_names
-        rows = [row for _, row in numbers(sys.stdin, "stdin", names)]
+        rows = [row for _, row in numbers(lines, "stdin", names, live=lines.live)]
         if len({len(row) for row in rows}) != 1:
             raise ConfigurationError("stdin: no rows of numbers, or of different lengths")
         return {"stdin": np.stack(rows)[None]}
@@ -284,15 +330,17 @@ def _after(header: str, lines: Iterator[str]) -> Iterator[str]:
         header = ""
 
 
-def _write(output: str, pieces: Iterator[str], end: str = "") -> None:
+def _write(output: str, pieces: Iterator[str], end: str = "", *, live: bool = False) -> None:
     """Each piece as it comes, and at once.
 
-    The output is opened when the first piece is there: an error before it leaves an older file as it was.
+    Who reads may have had enough of a file or a text. A `live` stream is `StreamStopped` there, as somebody relied on
+    the answers to come. The output is opened when the first piece is there: an error before it leaves an older file as
+    it was.
     """
     first = next(pieces, "")
     target: TextIO = sys.stdout if output == "-" else open(output, "w", encoding="utf-8")  # noqa: SIM115 - closed below
     try:
-        for piece in itertools.chain([first], pieces, [end]):
+        for count, piece in enumerate(itertools.chain([first], pieces, [end])):
             try:
                 with _named(output):
                     target.write(piece)
@@ -301,6 +349,8 @@ def _write(output: str, pieces: Iterator[str], end: str = "") -> None:
                 # Who reads has had enough. Python would complain once more when it flushes at its end.
                 if output == "-":
                     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+                if live:
+                    raise StreamStopped(f"who read the answers has left, after {count} of them were written") from None
                 return
     finally:
         if output != "-":

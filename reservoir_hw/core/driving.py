@@ -104,6 +104,8 @@ class Driving:
         self._inputs: Inputs
         # Counts resets, restores and closings: a stream that began before one of them has ended.
         self._epoch = 0
+        # The step since the reset with which the next answer begins, for messages.
+        self._first = 0
         self._at_rest = False
         # When the last drive ended, or a snapshot was put back.
         self._held_since = 0.0
@@ -292,7 +294,7 @@ class Driving:
                 device._restore(frozen)
             elif not self._at_rest:
                 self._to_rest(batch)
-        self._at_rest = False
+        self._at_rest, self._first = False, self.steps - replay
         started = time.perf_counter()
         try:
             device.refuse_stopped()
@@ -345,7 +347,8 @@ class Driving:
     def refuse_not_finite(self, states: Any, first: int = 0) -> None:
         """Raise `DeviceFault` if a state (batch, time, nodes) is no number: NaN, infinite, or 9e37 and more.
 
-        `first` is the number of its first step. The fault carries the steps of `states` before it.
+        `first` is the number of its first step in this drive; the message counts from the reset. The fault carries the
+        steps of `states` before it.
         """
         if arrays.all_finite(states, arrays.NO_NUMBER):
             return
@@ -359,8 +362,8 @@ class Driving:
         if np.isfinite(value) and not simulated:
             cause = 'instruments say "over range" by 9.9e37: set a wider range, or drive the device less'
         raise DeviceFault(
-            f"{self._device.name} returned a state that is {what} (sequence {sequence}, step {first + step}, node "
-            f"{node}): {cause}",
+            f"{self._device.name} returned a state that is {what} (sequence {sequence}, step "
+            f"{self._first + first + step}, node {node}): {cause}",
             steps_done=step,
             states=states[:, :step],
         )
@@ -414,7 +417,7 @@ class Driving:
         self._check_epoch(epoch)
         self.check_continuation()
         self.lost = "the last stream was not read to its end"
-        self._at_rest = False
+        self._at_rest, self._first = False, self.steps
         started = time.perf_counter()
         try:
             for states in device._stream(prepared()):
@@ -426,6 +429,7 @@ class Driving:
                 device.counters.steps += self.batch * steps
                 self._held_since = time.monotonic()
                 states = self.checked(states, (self.batch, steps))
+                self._first += steps
                 if inputs is not None:
                     self._tell(inputs, arrays.as_numpy(states), seconds)
                 yield arrays.like(states, chunk)

@@ -100,6 +100,10 @@ class OutputFault(DeviceFault):
         self.outputs = outputs
 
 
+class StreamStopped(DeviceError, RuntimeError):
+    """A live stream of answers cannot go on: it is late, what it would say is not to be used, or nobody reads it."""
+
+
 class DeviceBusy(DeviceError, RuntimeError):
     """Another process owns the device; the message names the owner."""
 

@@ -4,16 +4,26 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from reservoir_hw.core.errors import ConfigurationError, InputRangeError, MissingExtra, OutputFault, ShapeError
+from reservoir_hw.core.errors import (
+    ConfigurationError,
+    DeviceError,
+    InputRangeError,
+    MissingExtra,
+    OutputFault,
+    ShapeError,
+)
 from reservoir_hw.core.spec import ReservoirSpec
-from reservoir_hw.experiment.deploy.series_files import line_of, numbers
+from reservoir_hw.core.tables.configuration import ReadConfig
+from reservoir_hw.experiment.deploy.pipe import Lines
+from reservoir_hw.experiment.deploy.series_files import line_of, numbers, read_series
+from reservoir_hw.experiment.deploy.watching import Watch
 from reservoir_hw.experiment.states.progress import Progress
 from reservoir_hw.readout.edge import EdgeRunner
 from reservoir_hw.readout.edge.latency import StageLatency
@@ -44,6 +54,22 @@ def check_probe(runner: EdgeRunner) -> list[dict[str, float]]:
 # ---- series
 
 
+def read_warmup(path: Path, runner: EdgeRunner, read: ReadConfig) -> np.ndarray:
+    """A series (time, inputs) that is driven before others. Raises `ConfigurationError` for one that cannot be."""
+    manifest = runner.manifest
+    once = manifest.reads_last or (manifest.series is not None and bool(manifest.series.classes))
+    if once or manifest.whole_sequences:
+        raise ConfigurationError(f"{manifest.model} answers whole series from rest, not row by row: no --warmup")
+    found = read_series(path, manifest, read)
+    if len(found) != 1:
+        raise ConfigurationError(f"--warmup: {path} has {len(found)} series, not one")
+    try:
+        runner.checked(found)
+    except InputRangeError as error:
+        raise InputRangeError(f"{path}: {error}") from error
+    return found[0]
+
+
 PIECE = 4096
 """Steps that `run_series` lets pass before what was answered is kept."""
 
@@ -68,14 +94,19 @@ def run_series(
     stepwise: bool = False,
     answered: list[np.ndarray] | None = None,
     forecast: int | None = None,
+    watch: Watch | None = None,
 ) -> np.ndarray:
     """Outputs of a whole series from rest, (batch, time, outputs); `stepwise` as a controller would, for its times.
 
     With `forecast`, how it goes on for so many steps, (batch, steps, outputs).
 
     `answered` gets the outputs (batch, steps, outputs) of each call at once: they stay when a later one fails. Where a
-    sequence may go on from call to call, a call has at most `PIECE` steps.
+    sequence may go on from call to call, a call has at most `PIECE` steps. `watch` may put nan in their place.
     """
+    watch = watch or Watch(runner)
+    # Its width, before anything looks at it.
+    runner.checked(inputs[:, :0])
+    inputs = watch.begin(inputs)
     runner.checked(inputs)
     steps = inputs.shape[1]
     runner.reset(len(inputs))
@@ -87,10 +118,11 @@ def run_series(
         except OutputFault as fault:
             pieces.append(fault.outputs)
             raise
-    if stepwise and not runner.whole_sequences:
+    # In int8 all inputs of a call share one scale: what was judged is step by step.
+    if (stepwise or runner.manifest.precision == "int8") and not runner.whole_sequences:
         for step in range(steps):
             progress("step by step", step, steps)
-            pieces.append(runner.step(inputs[:, step])[:, None])
+            watch.answered(runner.step(inputs[:, step])[:, None], pieces)
     else:
         goes_on = not runner.whole_sequences and all(
             _goes_on(reservoir.spec, len(inputs)) for reservoir in runner.reservoirs
@@ -99,14 +131,15 @@ def run_series(
         for start in range(0, steps, length):
             progress("running", start, steps)
             try:
-                pieces.append(runner.run(inputs[:, start : start + length]))
+                found = runner.run(inputs[:, start : start + length])
             except OutputFault as fault:
-                pieces.append(fault.outputs)
+                watch.answered(fault.outputs, pieces)
                 raise
             except InputRangeError as error:
                 if start:
                     error.add_note(f"steps are counted from step {start} of the series")
                 raise
+            watch.answered(found, pieces)
     outputs = np.concatenate(pieces, 1) if pieces else runner.run(inputs)
     return outputs[:, -1:] if runner.manifest.reads_last else outputs
 
@@ -117,17 +150,46 @@ def _goes_on(spec: ReservoirSpec, batch: int) -> bool:
     return spec.continuity == "held" and (at_once or spec.snapshot)
 
 
-def stream_series(runner: EdgeRunner, lines: Iterable[str], name: str = "stdin") -> Iterator[np.ndarray]:
-    """Outputs (outputs,) for each line as it comes. A line that cannot be used ends it, by its number."""
+def stream_series(runner: EdgeRunner, lines: Lines, watch: Watch) -> Iterator[np.ndarray]:
+    """Outputs (outputs,) for each line as it comes. A line that cannot be used ends it, by its number.
+
+    The warm-up series of `watch` is driven before the first line is taken.
+    """
+    series, (width,) = runner.manifest.series, runner.manifest.input.shape
     runner.reset()
-    series = runner.manifest.series
-    for number, row in numbers(lines, name, () if series is None else series.input_names):
-        if not np.isfinite(row).all():
-            raise InputRangeError(f"{name}:{number}: the inputs of a step must be finite, not {line_of(row).strip()}")
-        if row.shape != runner.manifest.input.shape:
-            (width,) = runner.manifest.input.shape
-            raise ShapeError(f"{name}:{number}: {len(row)} numbers, but the model takes {width} inputs")
-        yield runner.step(row[None])[0]
+    for row in watch.begin()[0]:
+        watch.answered(runner.step(row[None])[:, None], [])
+    if len(watch.warmup):
+        runner.stopwatch.clear()
+        lines.begin()
+        watch.tell("ready")
+    for number, row in numbers(lines, watch.name, () if series is None else series.input_names, live=lines.live):
+        watch.line, at = number, f"{watch.name}:{number}"
+        if len(row) != width:
+            raise ShapeError(f"{at}: {len(row)} numbers, but the model takes {width} inputs")
+        if watch.outside == "pass" and not np.isfinite(row).all():
+            raise InputRangeError(f"{at}: the inputs of a step must be finite, not {line_of(row).strip()}")
+        found: list[np.ndarray] = []
+        watch.answered(_stepped(runner, row[None, None], watch, at)[:, None], found)
+        lines.answered()
+        yield found[0][0, 0]
+        lines.refuse_late()
+
+
+def _stepped(runner: EdgeRunner, row: np.ndarray, watch: Watch, at: str) -> np.ndarray:
+    """Outputs (1, outputs) of a row (1, 1, inputs), or of what is driven in its place."""
+    before = watch.held
+    driven = watch.taken(row)[:, 0]
+    try:
+        try:
+            return runner.step(driven)
+        except InputRangeError as error:
+            if watch.outside != "nan":
+                raise InputRangeError(f"{at}: {error}") from error
+            return runner.step(watch.refused(before, str(error)))
+    except DeviceError as error:
+        error.add_note(f"{at} was not answered")
+        raise
 
 
 # ---- where the time goes

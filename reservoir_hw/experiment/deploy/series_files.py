@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -21,6 +22,10 @@ from reservoir_hw.core.tables.sources import opened
 from reservoir_hw.readout.edge.manifest import Manifest
 
 _SEPARATORS = str.maketrans(",;\t", "   ")
+# Python's own takes 1_0 for 10, and digits of other scripts.
+_NUMBER = re.compile(
+    r"[+-]?(?:(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?|nan|inf(?:inity)?)", re.IGNORECASE | re.ASCII
+)
 
 
 class Answered(NamedTuple):
@@ -104,8 +109,12 @@ def by_number(names: Sequence[str], width: int) -> list[int]:
     return found if found and len(found) == len(names) < width and max(found) < width else []
 
 
-def numbers(lines: Iterable[str], name: str, names: Sequence[str] = ()) -> Iterator[tuple[int, np.ndarray]]:
+def numbers(
+    lines: Iterable[str], name: str, names: Sequence[str] = (), *, live: bool = False
+) -> Iterator[tuple[int, np.ndarray]]:
     """Number of a line, and the numbers (channels,) in it. Comments (#) are passed over, and empty lines at the ends.
+
+    In a `live` stream each line has an answer, so there both are refused.
 
     Commas, semicolons and white space separate. A first line that is no row of numbers names the columns, where the
     model has `names` for its inputs: those are taken, in the model's order. Raises `ConfigurationError` for what is no
@@ -117,7 +126,11 @@ def numbers(lines: Iterable[str], name: str, names: Sequence[str] = ()) -> Itera
             # Windows programs begin a text with a byte order mark.
             text = (line.removeprefix("\ufeff") if number == 1 else line).partition("#")[0]
             words = text.translate(_SEPARATORS).split()
-            if not words:
+            if not words or (live and "#" in line):
+                if live:
+                    raise ConfigurationError(
+                        f"{name}:{number}: {line.strip()[:60]!r}: in a pipe each line is a row of numbers"
+                    )
                 empty = empty or (number if begun and "#" not in line else 0)
                 continue
             if empty:
@@ -139,10 +152,7 @@ def numbers(lines: Iterable[str], name: str, names: Sequence[str] = ()) -> Itera
 
 
 def _number(word: str) -> float | None:
-    try:
-        return float(word)
-    except ValueError:
-        return None
+    return float(word) if _NUMBER.fullmatch(word) else None
 
 
 def _columns_of(line: str, names: Sequence[str], where: str) -> tuple[list[int], int]:
@@ -193,10 +203,12 @@ def _joined(texts: Sequence[str]) -> str:
 
 def facts_of(outputs: np.ndarray, series: SeriesFormat | None) -> dict[str, object]:
     """The same for machines; with the scores by which each series was decided."""
-    if series is None:
-        return {"outputs": outputs.tolist()}
-    if not series.classes:
-        return {"names": series.output_names, "outputs": outputs.tolist()}
+    if series is None or not series.classes:
+        # JSON has no nan.
+        unknown = np.isnan(outputs)
+        shown = outputs.astype(object) if unknown.any() else outputs
+        shown[unknown] = None
+        return {**({} if series is None else {"names": series.output_names}), "outputs": shown.tolist()}
     scores = [series.scores_of(one).tolist() for one in outputs]
     return {"classes": series.classes, "labels": [series.class_of(one) for one in outputs], "scores": scores}
 

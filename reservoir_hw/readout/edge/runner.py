@@ -129,6 +129,21 @@ class EdgeRunner:
             self._stack = stack.pop_all()
 
     @property
+    def washout(self) -> int:
+        """How many answers from rest are not to be used, as the bundle says.
+
+        0 for a text, and for a model that answers once for a series, or has seen it all before it answers.
+        """
+        manifest = self.manifest
+        once = manifest.reads_last or (manifest.series is not None and bool(manifest.series.classes))
+        return 0 if once or manifest.whole_sequences or self._dtype.kind == "i" else manifest.washout
+
+    @property
+    def warming(self) -> bool:
+        """Whether the last answer lies within the washout; at rest, whether the next one will."""
+        return max(self._steps, 1) <= self.washout
+
+    @property
     def tokenizer(self) -> Tokenizer:
         """The tokenizer of the text that the model was trained on. Raises `NotSupported` if there is none."""
         if self._tokenizer is None:
@@ -155,8 +170,10 @@ class EdgeRunner:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, *_: object) -> None:
-        self.close()
+    def __exit__(self, *error: Any) -> None:
+        # A device that does not answer cannot be closed either: what went wrong first is what the caller must learn.
+        self._closed = self._unfinished = True
+        self._stack.__exit__(*error)
 
     def reset(self, batch: int = 1) -> None:
         """Begin `batch` new sequences, everything at rest."""
@@ -279,15 +296,13 @@ class EdgeRunner:
             raise ShapeError(f"{self.manifest.model} takes {_described(value, 'batch, time')}, not {shape}")
         if self._dtype.kind == "f":
             if self._input_scale is None:
-                numbers = arrays.to_numpy(given, self._dtype, "inputs")
+                numbers = _narrowed(given, self._dtype)
             else:
                 scaled = self._input_scale.to_model(arrays.to_numpy(given, _DOUBLE, "inputs"))
-                # What becomes infinite is refused next.
-                with np.errstate(over="ignore"):
-                    numbers = scaled.astype(self._dtype, copy=False)
+                numbers = _narrowed(scaled, self._dtype)
             if not arrays.all_finite(numbers):
                 where = tuple(int(i) for i in np.argwhere(~np.isfinite(numbers))[0])
-                raise InputRangeError(f"the input at (sequence, step, channel) = {where} is {given[where]}")
+                raise InputRangeError(_not_finite(where, given, self._dtype))
             return numbers
         if given.dtype.kind not in "iu":
             raise ShapeError(f"tokens must be whole numbers, not {given.dtype}")
@@ -513,6 +528,23 @@ class EdgeRunner:
 
 def _within(tokens: np.ndarray, vocabulary: int) -> bool:
     return not tokens.size or bool(tokens.min() >= 0 and tokens.max() < vocabulary)
+
+
+def _narrowed(given: np.ndarray, dtype: np.dtype[Any]) -> np.ndarray:
+    """In this precision. What becomes infinite is refused next; to silence numpy takes time, where nothing is cast."""
+    if given.dtype == dtype:
+        return arrays.to_numpy(given, dtype, "inputs")
+    with np.errstate(over="ignore"):
+        return arrays.to_numpy(given, dtype, "inputs")
+
+
+def _not_finite(where: tuple[int, ...], given: np.ndarray, dtype: np.dtype[Any]) -> str:
+    sequence, step, channel = where
+    at = f" at step {step}" if given.shape[1] > 1 else ""
+    of = f" of sequence {sequence}" if len(given) > 1 else ""
+    value = given[where]
+    why = f"more than {dtype} can hold" if np.isfinite(value) else "no finite number"
+    return f"channel {channel} of the input{at}{of} is {value:g}, {why}"
 
 
 def _described(value: Value, axes: str) -> str:

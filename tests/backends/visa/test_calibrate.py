@@ -154,7 +154,16 @@ def test_bundles_and_harvests_outlive_a_calibration(tmp_path: Path) -> None:
                 with pytest.raises(KeyboardInterrupt):
                     harvest(progress=stop)
         (store,) = harvest()
-        driven = ("--reservoir", bench, "--input", tmp_path / "u.npy", "--output", tmp_path / "y.npy")
+        driven = (
+            "--reservoir",
+            bench,
+            "--warmup",
+            "none",
+            "--input",
+            tmp_path / "u.npy",
+            "--output",
+            tmp_path / "y.npy",
+        )
         command("infer", tmp_path / "bench.rhw", *driven, "--verify-probe")
     assert ids[0] != ids[1]
     assert store.complete

@@ -57,7 +57,7 @@ def format_of(folder: Path, mode: str) -> SeriesFormat:
 
 
 def infer(folder: Path, mode: str, *options: object, code: int = 0, text: str = "") -> subprocess.CompletedProcess[str]:
-    given = [folder / f"{mode}.rhw", "--reservoir", folder / f"{mode}.run/experiment.yaml"]
+    given = [folder / f"{mode}.rhw", "--warmup", "none", "--reservoir", folder / f"{mode}.run/experiment.yaml"]
     done = call_here("infer", *given, *options, text=text)
     assert done.returncode == code, done.stdout + done.stderr
     assert "Traceback" not in done.stderr

@@ -185,6 +185,21 @@ def test_one_series_comes_alone(series: Path) -> None:
         np.testing.assert_array_equal(np.concatenate(halves), whole)
 
 
+def test_answers_within_the_washout(device: Reservoir, tmp_path: Path) -> None:
+    """They are numbers, and `warming` says what they are worth."""
+    u = drive(300)
+    readout = RidgeReadout(1e-6).fit(device.run(u), u[..., :1])
+    export_model(readout, tmp_path / "m.rhw", reservoirs=device, washout=3)
+    with EdgeRunner(tmp_path / "m.rhw", device) as runner:
+        assert runner.washout == 3
+        seen = []
+        for piece in (None, 1, 2, 1, 1):
+            assert piece is None or np.isfinite(runner.run(u[:, :piece])).all()
+            seen.append(runner.warming)
+        runner.reset()
+        assert (seen, runner.warming) == ([True, True, True, False, False], True)
+
+
 def test_inputs_that_do_not_fit(series: Path, words: Path) -> None:
     with EdgeRunner(series, DEVICE) as runner:
         with pytest.raises(ShapeError, match=r"takes inputs \(batch, time, 2\), not \(1, 3, 1\)"):
@@ -193,8 +208,10 @@ def test_inputs_that_do_not_fit(series: Path, words: Path) -> None:
             runner.step(np.zeros((1, 1, 2)))
         broken = drive(5)
         broken[0, 3, 1] = math.nan
-        with pytest.raises(InputRangeError, match=r"\(0, 3, 1\) is nan"):
+        with pytest.raises(InputRangeError, match=r"^channel 1 of the input at step 3 is nan, no finite number$"):
             runner.run(broken)
+        with pytest.raises(InputRangeError, match=r"^channel 0 of the input is 1e\+39, more than float32 can hold$"):
+            runner.step(np.array([[1e39, 0.0]]))
         with pytest.raises(NotSupported, match="has no tokenizer"):
             next(runner.generate("text", 3))
         runner.run(drive(3))
@@ -561,5 +578,5 @@ def test_what_is_no_number_is_told_as_the_user_gave_it(device: Reservoir, tmp_pa
         given = series.user_inputs(u)
         for value, shown in ((np.inf, "inf"), (1e300, r"1e\+300")):
             given[0, 7, 1] = value
-            with pytest.raises(InputRangeError, match=rf"\(0, 7, 1\) is {shown}"):
+            with pytest.raises(InputRangeError, match=rf"channel 1 of the input at step 7 is {shown}"):
                 runner.run(given)

@@ -302,9 +302,9 @@ def test_each_output_of_a_header_is_compared() -> None:
     readout = RidgeReadout(1.0).fit(states, states[..., :2])
     readout.weights_, readout.bias_ = np.array([[1.0, 0, 0], [0, -1e7, 1e7]]), np.zeros(2)
     with pytest.raises(ConfigurationError, match=r"at most .* 400 recorded steps \(output 1, whose standard deviation"):
-        header.precision_note(readout, "fp32", {"states_0": states})
+        header.precision_note(readout, {"states_0": states})
     readout.weights_ = np.array([[1.0, 0, 0], [0, -1.0, 2.0]])
-    assert "float32 changes an output by at most" in header.precision_note(readout, "fp32", {"states_0": states})
+    assert "float32 changes an output by at most" in header.precision_note(readout, {"states_0": states})
 
 
 def test_counts_of_a_device_without_a_declared_range(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -25,8 +25,10 @@ def ranges_of(train: Split, series: SeriesFormat | None) -> dict[str, dict[str, 
     for name, values, to_user in zip(("inputs", "targets"), (train.inputs, train.targets), users, strict=True):
         valid = train.valid
         rows = values[:, : valid.shape[1]][valid[:, : values.shape[1]]]
-        points = np.quantile(rows[:: max(1, -(-len(rows) // _ROWS))], (0.001, 0.999), axis=0)
-        ends = np.array([rows.min(axis=0), rows.max(axis=0), *points], np.float64)
+        most = rows[:: max(1, -(-len(rows) // _ROWS))]
+        # Numbers that occur, inwards: of few rows the one at each end is left out all the same.
+        low, high = np.quantile(most, 0.001, axis=0, method="higher"), np.quantile(most, 0.999, axis=0, method="lower")
+        ends = np.array([rows.min(axis=0), rows.max(axis=0), low, high], np.float64)
         keys = ("low", "high", "low_point", "high_point")
         found[name] = dict(zip(keys, (ends if to_user is None else to_user(ends)).tolist(), strict=True))
     return found

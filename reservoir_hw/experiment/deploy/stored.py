@@ -73,8 +73,8 @@ class Stored:
             for channel in np.flatnonzero(width > GLITCH * np.maximum(most, 0)):
                 if most[channel] > 0:
                     self.notes.append(
-                        f"In training {what} {channel} was {one.low[channel]:g} to {one.high[channel]:g}, 99.8 % of it "
-                        f"{one.low_point[channel]:g} to {one.high_point[channel]:g}: a glitch makes the range "
+                        f"In training {what} {channel} was {one.low[channel]:.9g} to {one.high[channel]:.9g}, 99.8 % of it "
+                        f"{one.low_point[channel]:.9g} to {one.high_point[channel]:.9g}: a glitch makes the range "
                         "wide that infer watches."
                     )
 

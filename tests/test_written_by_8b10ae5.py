@@ -122,7 +122,7 @@ def test_an_old_run_of_a_language_model_is_gone_on_with_and_not_trained_again() 
 
 
 def test_an_old_bundle_is_refused() -> None:
-    with pytest.raises(ConfigurationError, match="has version 1 of the format, and this reservoir-hw reads version 3"):
+    with pytest.raises(ConfigurationError, match="has version 1 of the format, and this reservoir-hw reads version 4"):
         Bundle.open("bundles/ridge.rhw")
 
 

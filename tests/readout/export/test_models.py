@@ -507,6 +507,19 @@ def test_quantised_models_are_close(stack: ExitStack, tmp_path: Path) -> None:
         assert all(abs(bundle.weights[name]).max() == 63 for name in quantised)
 
 
+def test_int8_that_would_round_nothing_is_refused(stack: ExitStack, tmp_path: Path) -> None:
+    """torch.export writes such a readout, and keeps it in float32."""
+
+    class Halved(LinearReadout):
+        def forward(self, states: torch.Tensor) -> torch.Tensor:
+            return super().forward(states) / 2
+
+    model = language_model(stack, Halved(40, VOCABULARY))
+    with pytest.raises(ConfigurationError, match=r"nothing of ReservoirLM.* can be rounded to int8.*in fp32"):
+        export_model(model, tmp_path / "m.rhw", precision="int8")
+    assert not list(tmp_path.iterdir())
+
+
 @pytest.mark.parametrize("value", [np.nan, np.inf])
 def test_quantised_weights_are_finite(stack: ExitStack, tmp_path: Path, value: float) -> None:
     model = language_model(stack, LinearReadout(40, VOCABULARY))

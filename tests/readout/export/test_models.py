@@ -511,8 +511,8 @@ def test_int8_that_would_round_nothing_is_refused(stack: ExitStack, tmp_path: Pa
     """torch.export writes such a readout, and keeps it in float32."""
 
     class Halved(LinearReadout):
-        def forward(self, states: torch.Tensor) -> torch.Tensor:
-            return super().forward(states) / 2
+        def forward(self, input: torch.Tensor) -> torch.Tensor:
+            return super().forward(input) / 2
 
     model = language_model(stack, Halved(40, VOCABULARY))
     with pytest.raises(ConfigurationError, match=r"nothing of ReservoirLM.* can be rounded to int8.*in fp32"):

@@ -102,7 +102,7 @@ def test_a_large_output_excuses_nothing_in_a_small_one(device: Reservoir, series
     small = spreads["spread/outputs"][1]
     assert small == pytest.approx(1e-6, rel=0.5)
     exact = plan.references[0]
-    plan.references = [lambda values: {"outputs": exact(values)["outputs"] + np.float32([0, 5e-4 * small])}]
+    plan.references = [lambda values: {"outputs": exact(values)["outputs"] + np.array([0, 5e-4 * small], np.float32)}]
     with pytest.raises(ConfigurationError, match=r"differs from the model by 0\.0005\d* of what outputs 1 moves by"):
         certify(plan, sessions, recorded=recorded, washout=100)
 
@@ -144,6 +144,7 @@ def test_zeroed_weights_of_one_output_are_found(
     y = y * [1, 1e-3, 1e-6, 1e3] + [0, 30, 0, 0]
     readout = trained(recorded, y, alpha)
     spread = spread_of(readout.predict(recorded["states_0"].astype(np.float64))[:, 100:])
+    place = tmp_path
     for output in range(4):
         plan = plan_of_readout(readout, device.spec, precision, recorded=recorded)
         place = tmp_path / str(output)

@@ -16,6 +16,7 @@ from safetensors.numpy import save
 
 from reservoir_hw.core.seeds import generator
 from reservoir_hw.readout.edge.manifest import FORMAT, VERSION, WEIGHTS, Extent, Ranges, digest_of
+from reservoir_hw.readout.edge.spread import spread_of
 
 VOCABULARY, INPUTS, NODES = 7, 3, 5
 GRAPHS = ("graphs/segment_0.onnx", "graphs/segment_1.onnx")
@@ -129,7 +130,9 @@ def case(seed: int = 0, fingerprint: str = "0" * 64) -> Case:
         "segment_0/drive_0": arrays["embedding"][tokens],
         "segment_1/states_0": states,
         "segment_1/outputs": states @ arrays["readout"] + arrays["bias"],
+        "spread/drive_0": np.ones(1),
     }
+    golden["spread/outputs"] = spread_of(golden["segment_1/outputs"], logits=True)
     slot = {
         "inputs": INPUTS,
         "nodes": NODES,
@@ -138,7 +141,7 @@ def case(seed: int = 0, fingerprint: str = "0" * 64) -> Case:
         "identity": {"vendor": "lab", "model": "film", "simulated": False},
     }
     certified = {
-        "largest_error": 1e-7, "largest_output": 3.0, "bound": 3e-5, "random_shapes": [[1, 1]], "recorded_steps": 0,
+        "channel": 0, "error": 1e-7, "limit": 1e-4, "spread": 1.0, "random_shapes": [[1, 1]], "recorded_steps": 0,
     }  # fmt: skip
     return Case(
         {
@@ -159,7 +162,10 @@ def case(seed: int = 0, fingerprint: str = "0" * 64) -> Case:
             "certificate": {
                 "reference": "numpy",
                 "runtime": "onnxruntime",
-                "segments": [{"segment": 0, **certified}, {"segment": 1, **certified}],
+                "segments": [
+                    {"segment": 0, "value": "drive_0", **certified},
+                    {"segment": 1, "value": "outputs", **certified},
+                ],
             },
             "provenance": {"seed": seed},
         },

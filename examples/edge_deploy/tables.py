@@ -5,7 +5,7 @@
 
 `rows/NAME.json` holds what `metrics.json` of a run of `NAME.yaml` says, as far as the tables need it. `text_encoder`
 and `text_register` are runs of `text.yaml` with the reservoirs that the README names. `rows/int8.json` holds the
-metrics that `reservoir-hw export RUN -o FILE --precision int8 --json` prints, by the name of the run.
+metrics that `reservoir-hw export RUN -o FILE --precision int8 --accept-loss --json` prints, by the name of the run.
 """
 
 from __future__ import annotations

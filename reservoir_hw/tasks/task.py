@@ -243,7 +243,8 @@ class Task(ABC):
     @cached_property
     def ranges(self) -> dict[str, Any]:
         """What inputs and targets were in training, in the user's numbers: see `ranges_of`."""
-        return ranges_of(self.train, self.series)
+        train = self.train
+        return ranges_of(train.inputs, train.targets, train.valid, self.series)
 
     @property
     def test_follows(self) -> bool:

@@ -76,6 +76,8 @@ def test_verify(model: Path, tmp_path: Path) -> None:
         "segment_0/drive_0": np.full((1, 1, 3), 9, np.float32),
         "segment_1/states_0": np.zeros((1, 1, 5), np.float32),
         "segment_1/outputs": weights()["bias"][None, None],
+        "spread/drive_0": np.ones(1),
+        "spread/outputs": np.ones(1),
     }
     wrong.files["golden.safetensors"] = save(golden)
     said = call("verify", _write(tmp_path / "wrong.rhw", wrong), code=1)

@@ -41,11 +41,17 @@ def test_a_bundle_and_what_to_type_next(run: Path, tmp_path: Path) -> None:
 
 
 def test_int8_for_machines(run: Path, tmp_path: Path) -> None:
-    done = call("export", run, "-o", "small", "--precision", "int8", "--json", cwd=tmp_path)
-    said = json.loads(done.stdout)
+    small = ("export", run, "-o", "small", "--precision", "int8", "--json")
+    refused = call(*small, cwd=tmp_path, code=2).stderr
+    assert "error: int8 changes an output by a root mean square of" in refused
+    assert "--accept-loss (accept_loss) writes it all the same. Nothing was written" in refused
+    assert not (tmp_path / "small").exists()
+    said = json.loads(call(*small, "--accept-loss", cwd=tmp_path).stdout)
+    assert said["loss"]["accepted"] is True
+    assert said["loss"]["error"] > 0.1
     assert said["parameters"] == [42]
     assert said["metrics"]["nrmse"]["after"] > said["metrics"]["nrmse"]["before"]
-    assert said["certificate"]["segments"][0]["bound"] is None
+    assert said["certificate"]["segments"][0]["limit"] is None
     assert (tmp_path / "small/manifest.json").is_file()
 
 

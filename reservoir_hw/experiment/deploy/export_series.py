@@ -86,6 +86,8 @@ def _write_readout(
     loss: Loss | None = None,
 ) -> ExportResult:
     metrics = metrics or {}
+    if work.precision == "int8" and loss is None:
+        loss = Loss(judged_on="nothing")
     repetitions = work.row.point.config.training.repetitions
     if work.target == "c":
         exported = write_header(work, readout, [spec], ranges, recorded, stored)
@@ -104,10 +106,10 @@ def _write_readout(
             recorded = carried_at_rest(plan, recorded)
         else:
             plan = plan_of_states(readout, spec, work.precision, recorded=recorded, spread=stored.spread)
-        if work.precision == "int8" and loss is None:
-            loss = Loss(judged_on="nothing")
-            if stored.spread is not None and (spec.state_range is not None or plan.state_scale is not None):
-                loss = random_loss(plan_of_states(readout, spec, spread=stored.spread), plan, stored.spread)
+        if loss is not None and loss.judged_on == "nothing":
+            coded = plan_of_states(readout, spec, work.precision)
+            if stored.spread is not None and (spec.state_range is not None or coded.state_scale is not None):
+                loss = random_loss(plan_of_states(readout, spec, spread=stored.spread), coded, stored.spread)
                 loss = check_loss(loss, {}, stored.spread, accept=work.accept_loss)
         exported = work.write_bundle(
             plan, devices, recorded, metrics,

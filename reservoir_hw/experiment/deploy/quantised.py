@@ -113,8 +113,9 @@ def random_loss(exact: Plan, quantised: Plan, spread: np.ndarray) -> Loss:
     from reservoir_hw.readout.export.certificate import random_inputs
 
     given = random_inputs(quantised, (1, _RANDOM_STEPS), generator(0, "int8"))
-    (reference,), (compute,) = exact.references, session_computes(quantised)
-    error = rms_of(compute(given)["outputs"], reference(given)["outputs"], spread)
+    (reference,), (compute,), (graph,) = exact.references, session_computes(quantised), quantised.graphs
+    read = {value.name: given[value.name] for value in graph.reads}
+    error = rms_of(compute(read)["outputs"], reference(given)["outputs"], spread)
     return Loss(judged_on="stored outputs", error=error)
 
 

@@ -34,7 +34,8 @@ class Stored:
         self.spread: np.ndarray | None = None
         if self.outputs is not None:
             self.spread = spread_of(self.behind(self.outputs))
-            still = np.flatnonzero(self.spread <= STILL * np.abs(self.outputs).max(axis=(0, 1)))
+            least = np.maximum(STILL * np.abs(self.outputs).max(axis=(0, 1)), np.finfo(np.float32).tiny)
+            still = np.flatnonzero(self.spread <= least)
             if still.size:
                 self.notes.append(
                     f"Output {', '.join(map(str, still))} hardly moved in the test of the run: errors of it are "
@@ -73,9 +74,9 @@ class Stored:
             for channel in np.flatnonzero(width > GLITCH * np.maximum(most, 0)):
                 if most[channel] > 0:
                     self.notes.append(
-                        f"In training {what} {channel} was {one.low[channel]:g} to {one.high[channel]:g}, 99.8 % of it "
-                        f"{one.low_point[channel]:g} to {one.high_point[channel]:g}: a glitch makes the range "
-                        "wide that infer watches."
+                        f"In training {what} {channel} was {one.low[channel]:.9g} to {one.high[channel]:.9g}, 99.8 % "
+                        f"of it {one.low_point[channel]:.9g} to {one.high_point[channel]:.9g}: a glitch makes the "
+                        "range wide that infer watches."
                     )
 
 

@@ -47,10 +47,13 @@ class Deviation(NamedTuple):
         return self.error / self.limit if np.isfinite(self.error) else np.inf
 
 
-def deviation_of(name: str, found: np.ndarray, expected: np.ndarray, spread: np.ndarray, limit: float) -> Deviation:
+def deviation_of(
+    name: str, found: np.ndarray, expected: np.ndarray, spread: np.ndarray, limit: float | np.ndarray
+) -> Deviation:
     """The worst channel of a value (..., channels): found beside expected, both in one precision.
 
-    A number is rounded to that precision once on each side, which is allowed beside `limit` spreads.
+    A number is rounded to that precision once on each side, which is allowed beside `limit` spreads, one for all
+    channels or one for each.
     """
     width = expected.shape[-1] if expected.ndim else 1
     one, other = (np.asarray(side, np.float64).reshape(-1, width) for side in (found, expected))

@@ -118,16 +118,18 @@ def _check(bundle: Bundle, index: int, segment: Segment, golden: dict[str, np.nd
     return Checked(index, segment.graph, *worst)
 
 
-def limit_of(manifest: Manifest, value: Value) -> float:
-    """How far what a graph gives may be from its golden value, in its spreads.
+def limits_of(manifest: Manifest, value: Value, expected: np.ndarray, spread: np.ndarray) -> np.ndarray:
+    """How far what a graph gives may be from its golden values (batch, time, channels), in spreads of each channel.
 
     int8 kernels differ between processors: where an activation lies between two of its 8-bit steps, the last bit of a
     float decides, and one step is 1/255 of the range of all activations of the layer. An accepted loss is the size of
-    many such steps.
+    many such steps; it counts where the golden outputs themselves move by so much more than those of the run.
     """
-    if manifest.precision == "int8":
-        return max(INT8_LIMIT, ((manifest.loss and manifest.loss.error) or 0.0) / 2)
-    return WHOLE_LIMIT if manifest.target == "whole" else LIMITS[value.dtype]
+    if manifest.precision != "int8":
+        return np.asarray(WHOLE_LIMIT if manifest.target == "whole" else LIMITS[value.dtype])
+    accepted = manifest.loss.error if manifest.loss is not None and manifest.loss.accepted else None
+    moves = np.asarray(expected, np.float64).reshape(-1, expected.shape[-1]).std(axis=0) / spread
+    return np.maximum(INT8_LIMIT, np.minimum(accepted or 0.0, np.sqrt(np.maximum(moves**2 - 1, 0))) / 2)
 
 
 def deviation(
@@ -153,10 +155,10 @@ def deviation(
             # A count of clipped values: one that lies on the bound may round to either side.
             continue
         expected, spread = golden[f"segment_{index}/{value.name}"], golden[f"spread/{value.name}"]
-        limit = limit_of(bundle.manifest, value)
         if output.shape != expected.shape or not expected.size or not np.isfinite(expected).all():
             # Nothing to compare with is no agreement.
-            found.append(Deviation(value.name, 0, math.inf, limit, float(spread.flat[0])))
+            found.append(Deviation(value.name, 0, math.inf, INT8_LIMIT, float(spread.flat[0])))
         else:
+            limit = limits_of(bundle.manifest, value, expected, spread)
             found.append(deviation_of(value.name, output, expected, spread, limit))
     return max(found, key=lambda one: one.share, default=Deviation("", 0, 0.0, 1.0, 1.0))

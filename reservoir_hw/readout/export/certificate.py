@@ -108,10 +108,11 @@ def _spreads(plan: Plan, comparisons: Sequence[Sequence[Comparison]], washout: i
             values = np.concatenate([row.reshape(-1, row.shape[-1]) for row in rows])
             if value.name == plan.output.name:
                 found[value.name] = spread_of(values, logits=plan.output_meaning == "logits")
+            elif timed:
+                found[value.name] = np.sqrt(np.square(spread_of(values)).mean(keepdims=True))
             else:
-                # What is carried comes once, at the end: its size has to do.
-                sizes = spread_of(values) if timed else values.astype(np.float64)
-                found[value.name] = np.sqrt(np.square(sizes).mean()).reshape(1) + np.finfo(np.float32).tiny
+                # A state that is carried: of one series there is one alone, whose nodes differ.
+                found[value.name] = spread_of(values.reshape(-1, 1))
     return found
 
 

@@ -134,7 +134,8 @@ def write_plan(
     record = {**provenance.collect({}), **(facts or {})}
     if precision == "int8" and not any(array.dtype == np.int8 for array in plan.weights.arrays.values()):
         raise ConfigurationError(
-            f"nothing of {plan.model} can be rounded to int8: it has no linear layer; export it in fp32"
+            f"nothing of {plan.model} can be rounded to int8: it has no linear layer that it writes itself (emit); "
+            "export it in fp32"
         )
     graphs, sessions = built(plan, _metadata(plan, record))
     exact = precision == "fp32"

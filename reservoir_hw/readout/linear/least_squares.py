@@ -141,8 +141,8 @@ class LeastSquaresReadout(ABC):
         """Outputs (..., outputs) for states (..., nodes), whatever the leading axes: batch, time, both, none.
 
         float32 states (and inputs) give float32, computed in float32, or in float64 where large weights cancel that
-        float32 would not hold; everything else float64. `out` is
-        filled and returned if given; it must have exactly that shape and dtype. Nothing is learned.
+        float32 would not hold; everything else float64. `out` is filled and returned if given; it must have exactly
+        that shape and dtype. Nothing is learned.
 
         States that are a torch tensor give a tensor on the same device, computed there.
         """
@@ -232,7 +232,7 @@ class LeastSquaresReadout(ABC):
     # ---- what kinds of readouts add
 
     _loses_in_single = False
-    """Whether float32 would lose too much of the outputs."""
+    """Whether float32 would lose too much of the outputs, or nobody knows how much they move."""
 
     @abstractmethod
     def _learn(self, chunk: Chunk) -> Any:

@@ -266,6 +266,9 @@ class OnlineReadout(LeastSquaresReadout):
     def _require_solution(self, wanted_for: str) -> Widths:
         return self._trained(wanted_for)[0]
 
+    # Targets come one by one: nothing says how much they move.
+    _loses_in_single = True
+
     def _by_feature(self, dtype: np.dtype) -> tuple[npt.NDArray, npt.NDArray]:
         _, rule, scale = self._trained("predict")
         weights, bias = scale.unfolded(rule.weights, bias=self.bias)

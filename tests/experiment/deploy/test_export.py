@@ -80,7 +80,7 @@ def test_a_readout_at_the_edge_answers_as_it_did(case: str, tmp_path: Path) -> N
     run = run_of(tmp_path, NARMA, **SERIES[case])
     exported = export_run(run, tmp_path / "model.rhw")
     assert exported.manifest is not None
-    assert exported.manifest.certificate.segments[0].recorded_steps == 300
+    assert exported.manifest.certificate.segments[0].recorded_steps == 50 + 300
     config = trained_row(run).point.config
     readout = {"ridge": RidgeReadout, "rls": RLSReadout, "lms": LMSReadout}[config.readout.kind].load(
         run / "readout/000.safetensors"
@@ -213,7 +213,7 @@ def test_int8_says_what_it_costs(laerc: Path, tmp_path: Path) -> None:
 
 
 def test_int8_of_a_series(narma: Path, tmp_path: Path) -> None:
-    exported = export_run(narma, tmp_path / "int8.rhw", precision="int8")
+    exported = export_run(narma, tmp_path / "int8.rhw", precision="int8", accept_loss=True)
     wanted = json.loads((narma / "metrics.json").read_text())["rows"][0]["metrics"]["nrmse"]
     cost = exported.metrics["nrmse"]
     assert cost["before"] == pytest.approx(wanted, rel=1e-4)
@@ -272,7 +272,7 @@ def test_c(narma: Path, folder: Path, tmp_path: Path) -> None:
         assert bool(exported.metrics) is (precision == "int8")
         name = "float32 changes an output by at most" if precision == "fp32" else "int8 changes an output by a root"
         assert len([note for note in exported.notes if note.startswith(name)]) == 1
-    with pytest.raises(ConfigurationError, match=r"in int8 differs from this readout by .*more than 0\.25 of it"):
+    with pytest.raises(ConfigurationError, match=r"int8 changes an output by .*at most 0\.1 is taken for harmless"):
         export_run(narma, tmp_path / "lost.h", target="c", precision="int8")
     assert not (tmp_path / "lost.h").exists()
 
@@ -302,9 +302,9 @@ def test_each_output_of_a_header_is_compared() -> None:
     readout = RidgeReadout(1.0).fit(states, states[..., :2])
     readout.weights_, readout.bias_ = np.array([[1.0, 0, 0], [0, -1e7, 1e7]]), np.zeros(2)
     with pytest.raises(ConfigurationError, match=r"at most .* 400 recorded steps \(output 1, whose standard deviation"):
-        header.precision_note(readout, "fp32", {"states_0": states})
+        header.precision_note(readout, {"states_0": states})
     readout.weights_ = np.array([[1.0, 0, 0], [0, -1.0, 2.0]])
-    assert "float32 changes an output by at most" in header.precision_note(readout, "fp32", {"states_0": states})
+    assert "float32 changes an output by at most" in header.precision_note(readout, {"states_0": states})
 
 
 def test_counts_of_a_device_without_a_declared_range(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -403,7 +403,7 @@ def test_a_recording_cannot_be_driven_as_an_export_does(tmp_path: Path) -> None:
     assert offline.manifest is not None
     assert recorded.manifest is not None
     assert offline.manifest.slots[0].fingerprint == recorded.manifest.slots[0].fingerprint
-    assert recorded.manifest.certificate.segments[0].recorded_steps == 300
+    assert recorded.manifest.certificate.segments[0].recorded_steps == 50 + 300
 
 
 def test_a_grid_is_asked_which(tmp_path: Path) -> None:

@@ -59,7 +59,7 @@ def test_where_states_are_equal_so_are_outputs(dtype: str, tmp_path: Path, monke
         with EdgeRunner("model.rhw", "served.yaml", any_device=True) as edge:
             answers = edge.run(np.concatenate([warmup, split.inputs], axis=1))[:, warmup.shape[1] :]
             certified = edge.manifest.certificate.segments
-    bound = max((one.bound or 0.0) for one in certified) + 1e-4
+    bound = max((one.limit or 0.0) * one.spread for one in certified) + 1e-4
     assert exported.path == Path("model.rhw")
     np.testing.assert_allclose(answers, home, atol=bound)
     with open_reservoir(bench) as reservoir:

@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from edge_bundles import GRAPHS, NODES, Case, case, external, weights
+from edge_bundles import GRAPHS, NODES, VOCABULARY, Case, case, external, weights
 from onnx import TensorProto, helper
 from safetensors.numpy import save, save_file
 
@@ -243,8 +243,8 @@ def test_verify(bundle: Path) -> None:
     found = verify(bundle)
     assert found.passed
     assert [segment.graph for segment in found.segments] == list(GRAPHS)
-    assert found.segments[0].largest_error == 0
-    assert 1e-5 <= found.segments[1].bound <= 1e-3
+    assert found.segments[0].error == 0
+    assert found.segments[1].limit == pytest.approx(1e-4, rel=0.1)
     assert found.as_dict()["passed"] is True
 
 
@@ -259,13 +259,14 @@ def _with_golden(path: Path, made: Case, **changes: np.ndarray | None) -> Path:
 
 
 def test_verify_finds_what_is_wrong(tmp_path: Path) -> None:
-    outputs = Bundle.open(case().forge(tmp_path / "x")).tensors("golden.safetensors")["segment_1/outputs"]
-    off = outputs.copy()
-    off[1, 2, 3] += 1e-3
+    golden = Bundle.open(case().forge(tmp_path / "x")).tensors("golden.safetensors")
+    off = golden["segment_1/outputs"].copy()
+    off[1, 2, 3] += 1e-3 * golden["spread/outputs"][3]
     found = verify(_with_golden(tmp_path / "off.rhw", case(), **{"segment_1/outputs": off}))
     assert not found.passed
     assert found.segments[0].passed
-    assert found.segments[1].largest_error == pytest.approx(1e-3, rel=1e-2)
+    assert (found.segments[1].value, found.segments[1].channel) == ("outputs", 3)
+    assert found.segments[1].error == pytest.approx(1e-3, rel=1e-2)
     quantised = case()
     quantised.facts["precision"] = "int8"
     assert verify(_with_golden(tmp_path / "int8.rhw", quantised, **{"segment_1/outputs": off})).passed
@@ -274,7 +275,10 @@ def test_verify_finds_what_is_wrong(tmp_path: Path) -> None:
     off[0, 0, 0] = np.nan
     assert not verify(_with_golden(tmp_path / "nan.rhw", case(), **{"segment_1/outputs": off})).passed
     short = verify(_with_golden(tmp_path / "short.rhw", case(), **{"segment_1/outputs": off[:, :2].copy()}))
-    assert short.segments[1].largest_error == float("inf")
+    assert short.segments[1].error == float("inf")
+    for spread in (None, np.zeros(VOCABULARY), np.ones(2), np.full(VOCABULARY, np.nan)):
+        with pytest.raises(ConfigurationError, match=r"golden.safetensors: has no spread of outputs: export it again"):
+            verify(_with_golden(tmp_path / "no.rhw", case(), **{"spread/outputs": spread}))
     with pytest.raises(ConfigurationError, match=r"golden.safetensors: has no array segment_1/states_0 of float32"):
         verify(_with_golden(tmp_path / "no.rhw", case(), **{"segment_1/states_0": None}))
     with pytest.raises(ConfigurationError, match=r"graphs/segment_0.onnx: does not run on its golden inputs"):

@@ -452,7 +452,7 @@ MANIFESTS: dict[str, tuple[Callable[[], bytes], str]] = {
     "negative size": (lambda: re.sub(rb'"bytes": \d+', b'"bytes": -1', _text(), count=1), "greater than or equal to 0"),
     "huge size": (lambda: _resealed(re.sub(rb'"bytes": \d+', b'"bytes": 1' + b"0" * 30, _text(), count=1)),
                   "the manifest says 1"),
-    "another number": (lambda: _text().replace(b'"largest_output": 3.0', b'"largest_output": 2.0', 1),
+    "another number": (lambda: _text().replace(b'"spread": 1.0', b'"spread": 2.0', 1),
                        "manifest.json: does not have the SHA-256 that it names"),
     "without its hash": (lambda: _without("manifest_sha256"), "manifest.json: does not have the SHA-256"),
     "lists itself": (_lists_itself, "lists itself"),

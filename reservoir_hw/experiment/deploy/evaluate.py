@@ -158,7 +158,7 @@ def evaluate(
             result.save()
             raise
         now = device.spec.identity
-        if reservoir is None and not now.matches(spec.identity.fingerprint, spec.identity.content):
+        if reservoir is None and now.fingerprint != spec.identity.fingerprint:
             result.warn(
                 f"{device.name} is not as it was: the fingerprint of the training was {spec.identity.fingerprint}"
             )

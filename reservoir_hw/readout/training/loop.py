@@ -26,13 +26,7 @@ from reservoir_hw.readout.models.evaluating import evaluating
 from reservoir_hw.readout.training.folder import TrainingFolder
 from reservoir_hw.readout.training.history import Progress, Row
 from reservoir_hw.readout.training.hooks import Hooks
-from reservoir_hw.readout.training.identity import (
-    FrozenTensors,
-    change_of_constants,
-    constants_of,
-    trained_names,
-    with_new_names,
-)
+from reservoir_hw.readout.training.identity import FrozenTensors, change_of_constants, constants_of, trained_names
 from reservoir_hw.readout.training.objective import Batch, Objective, first_difference, put_weights
 from reservoir_hw.readout.training.optimizer import make_optimizer, put_state, set_learning_rate, split_state
 from reservoir_hw.readout.training.options import DECIDE_ORDER, TrainingOptions
@@ -100,8 +94,7 @@ class Evaluation:
 class Work:
     """What is to be done: `objective` is minimised over `rows` for `steps` steps.
 
-    `identity` names what must be the same when a checkpoint is continued (the corpus, the devices); `names` says what
-    devices of earlier checkpoints are called now.
+    `identity` names what must be the same when a checkpoint is continued (the corpus, the devices).
     `noise` of simulated devices goes on where a checkpoint has left it.
     """
 
@@ -111,7 +104,6 @@ class Work:
     steps: int
     identity: Mapping[str, Any]
     noise: Noise | None = None
-    names: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -621,8 +613,7 @@ class _Training:
                     f"have seen other data; {advice}"
                 )
         wanted = provenance.plain(self._work.identity)
-        recorded = with_new_names(facts["identity"], self._work.names)
-        known = {name: value for name, value in recorded.items() if name in wanted}
+        known = {name: value for name, value in facts["identity"].items() if name in wanted}
         change = first_change(known, wanted)
         # Each process of several has a device of its own.
         if change is not None and self._rank == 0:

@@ -557,8 +557,7 @@ class _Training:
             part, _, rest = name.partition("/")
             parts[part][rest] = tensor
         self._check_model(facts["model"], parts["weights"], where)
-        # Earlier versions had this one alone.
-        told = facts.get("optimizer", {"kind": "AdamW", "state": {}})
+        told = facts["optimizer"]
         if told["kind"] != type(self._plain_optimizer).__name__:
             raise ConfigurationError(
                 f"{where} was written with the optimizer {told['kind']}, now it is "
@@ -601,15 +600,13 @@ class _Training:
 
     def _check_identity(self, facts: dict[str, Any], where: str) -> None:
         advice = "name another folder, or begin anew with resume=False"
-        if "model" not in facts:
-            raise ConfigurationError(f"{where} was written by an older version; {advice}")
         then = facts["options"]
         now = self._options.model_dump(mode="json")
-        changed = [name for name in now if then.get(name) != now[name]]
+        changed = [name for name in now if then[name] != now[name]]
         for name in DECIDE_ORDER:
             if name in changed:
                 raise ConfigurationError(
-                    f"{where} was written with {name} = {then.get(name)}, now it is {now[name]}: the steps done would "
+                    f"{where} was written with {name} = {then[name]}, now it is {now[name]}: the steps done would "
                     f"have seen other data; {advice}"
                 )
         wanted = provenance.plain(self._work.identity)
@@ -621,7 +618,7 @@ class _Training:
                 f"{where} was written with {change.key} {change.before}, now it is {change.now}; {advice}"
             )
         for name in changed:
-            log.warning("%s was written with %s = %s; going on with %s", where, name, then.get(name), now[name])
+            log.warning("%s was written with %s = %s; going on with %s", where, name, then[name], now[name])
 
     def _check_model(self, told: dict[str, Any], weights: dict[str, Tensor], where: str) -> None:
         """Raise `ConfigurationError` if the model is another one: in a constant, or in what is frozen."""

@@ -146,7 +146,7 @@ def evaluate(
             there=config.reservoir.name,
             task=task,
             scores={HOME: _scores_of(here)},
-            outputs=_outputs_of(here),
+            outputs={HOME: np.load(here.outputs)},
             differences={},
         )
         if device.spec.dtype != spec.dtype:
@@ -217,8 +217,3 @@ def _scores_of(row: TrainedRow) -> dict[str, float]:
     if not points:
         raise ConfigurationError(f"{row.folder}/metrics.json has no row {row.label}: run the experiment again")
     return points[0]["metrics"]
-
-
-def _outputs_of(row: TrainedRow) -> dict[str, np.ndarray]:
-    """Those of the run; nothing for a run folder of an earlier version."""
-    return {HOME: np.load(row.outputs)} if "outputs" in row.record["readout"] else {}

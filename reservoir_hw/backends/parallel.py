@@ -452,24 +452,12 @@ class Parallel(Reservoir):
         )
 
     def _identity(self, specs: Sequence[ReservoirSpec]) -> Identity:
-        described = {
-            "vendor": "reservoir_hw",
-            "model": "parallel",
-            "simulated": all(spec.identity.simulated for spec in specs),
-        }
-
-        def content(fingerprints: Sequence[str]) -> str:
-            return json.dumps(
-                [
-                    {"fingerprint": fingerprint, "channels": part.channels and list(part.channels)}
-                    for part, fingerprint in zip(self.parts, fingerprints, strict=True)
-                ]
-            )
-
-        now = content([spec.identity.fingerprint for spec in specs])
-        before = content([next(iter(spec.identity.former), spec.identity.fingerprint) for spec in specs])
-        former = () if before == now else (Identity(**described, content=before).fingerprint,)
-        return Identity(**described, content=now, former=former)
+        parts = [
+            {"fingerprint": spec.identity.fingerprint, "channels": part.channels and list(part.channels)}
+            for part, spec in zip(self.parts, specs, strict=True)
+        ]
+        simulated = all(spec.identity.simulated for spec in specs)
+        return Identity(vendor="reservoir_hw", model="parallel", simulated=simulated, content=json.dumps(parts))
 
     def _held_for(self, specs: Sequence[ReservoirSpec]) -> float | None:
         """How long all of them hold their states; none does between two drives if one runs freely."""

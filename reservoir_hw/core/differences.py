@@ -26,17 +26,12 @@ class Difference(NamedTuple):
 
 
 def first_change(before: Any, now: Any, place: tuple[str | int, ...] = ()) -> Difference | None:
-    """The first difference, or None; mappings, and lists of the same length, are gone through item by item.
-
-    A key that was not there before, and is empty now, is one that an earlier version did not have.
-    """
+    """The first difference, or None; mappings, and lists of the same length, are gone through item by item."""
     if isinstance(before, list) and isinstance(now, list) and len(before) == len(now):
         before, now = dict(enumerate(before)), dict(enumerate(now))
     if not (isinstance(before, dict) and isinstance(now, dict)):
         return None if before == now else Difference(place, before, now)
     for key in dict.fromkeys([*now, *before]):
-        if key not in before and now[key] in (None, "", [], {}):
-            continue
         if key not in before:
             return Difference((*place, key), _Absent("nothing there"), now[key])
         if key not in now:

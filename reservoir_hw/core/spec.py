@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-import re
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
@@ -22,8 +21,6 @@ from pydantic import (
     PositiveInt,
     model_validator,
 )
-
-from reservoir_hw.core.functions import FUNCTION
 
 Continuity = Literal["held", "replayed", "free_running"]
 Clock = Literal["device", "host", "external"]
@@ -81,8 +78,6 @@ class Identity(_Frozen):
     content: str = ""
     knobs: Mapping[str, float] = Field(default_factory=dict, exclude_if=lambda knobs: not knobs)
     fingerprint: str = ""
-    former: tuple[str, ...] = Field(default=(), exclude=True)
-    """Fingerprints that this device had in earlier versions. They are not recorded, and not told to others."""
 
     @model_validator(mode="before")
     @classmethod
@@ -110,23 +105,7 @@ class Identity(_Frozen):
     def behind(self, what: str) -> Identity:
         """The same device behind something that decides about its states, such as a mask."""
         described = self.model_dump(exclude={"fingerprint", "content"})
-
-        def seen(fingerprint: str, former: tuple[str, ...] = ()) -> Identity:
-            return Identity(**described, content=f"{fingerprint} behind {what}", former=former)
-
-        return seen(self.fingerprint, tuple(seen(fingerprint).fingerprint for fingerprint in self.former))
-
-    def matches(self, fingerprint: str, content: str = "") -> bool:
-        """Whether a recorded fingerprint, with the content that was recorded beside it, is that of this device.
-
-        The former ones count too. Recordings of Python functions from before calibrations left the fingerprint have the
-        calibration id behind their content. They match with any calibration.
-        """
-        if fingerprint in (self.fingerprint, *self.former):
-            return True
-        calibrated = re.match(FUNCTION, self.content) is not None and content.startswith(f"{self.content} ")
-        own = {**self.model_dump(exclude={"fingerprint"}), "content": content}
-        return calibrated and Identity(**own).fingerprint == fingerprint
+        return Identity(**described, content=f"{self.fingerprint} behind {what}")
 
 
 class ReservoirSpec(_Frozen):

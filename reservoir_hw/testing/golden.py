@@ -38,7 +38,7 @@ class GoldenTrace:
         """Raise `ConfigurationError` where the trace cannot be that of this device."""
         self.check_widths(spec)
         identity = self.spec.identity
-        if not any_device and not spec.identity.matches(identity.fingerprint, identity.content):
+        if not any_device and spec.identity.fingerprint != identity.fingerprint:
             raise ConfigurationError(
                 f"{self.path} was recorded on another device ({identity.name}, fingerprint "
                 f"{identity.fingerprint[:12]}) than this {spec.identity.name} ({spec.identity.fingerprint[:12]})"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import hashlib
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -26,7 +25,6 @@ from reservoir_hw.core.errors import (
 )
 from reservoir_hw.core.functions import name_of
 from reservoir_hw.core.reservoir_config import build_reservoir, parse_reservoir
-from reservoir_hw.core.spec import Identity
 
 U = np.linspace(-1, 1, 12).reshape(1, 12, 1)
 
@@ -319,49 +317,6 @@ def test_modules_that_break_on_import(monkeypatch: pytest.MonkeyPatch, tmp_path:
     for call, message in (("syntax_bench:f", "SyntaxError"), ("zero_bench:f", "ZeroDivisionError")):
         with pytest.raises(ConfigurationError, match=rf"cannot be imported: {message}"):
             open_reservoir(bench(call=call, reset_call=None, reset={"kind": "none", "reason": "test"}))
-
-
-def test_what_an_earlier_version_recorded_with_its_calibration_is_that_device(tmp_path: Path) -> None:
-    """Behind a mask, in parallel and in snapshots too."""
-
-    def identified(identity: Identity, content: str) -> str:
-        return Identity(**identity.model_dump(exclude={"fingerprint", "content"}), content=content).fingerprint
-
-    calibrated = bench(calibration_id="spring", continuity="replayed", memory_steps=3)
-    with open_reservoir(calibrated) as reservoir:
-        own = reservoir.spec.identity
-        assert "former" not in own.model_dump()
-        before = identified(own, "lab_bench:step spring")
-        assert own.matches(before)
-        reservoir.reset(1)
-        reservoir.run(U[:, :4])
-        kept = reservoir.snapshot()
-        expected = reservoir.run(U[:, 4:])
-        digest = hashlib.sha256(before.encode()).digest()
-        reservoir.restore({**kept, "contract.device": np.frombuffer(digest, np.uint8)[None].copy()})
-        np.testing.assert_array_equal(reservoir.run(U[:, 4:]), expected)
-        digest = hashlib.sha256(identified(own, "lab_bench:step autumn").encode()).digest()
-        with pytest.raises(ConfigurationError, match="on another device"):
-            reservoir.restore({**kept, "contract.device": np.frombuffer(digest, np.uint8)[None].copy()})
-    with open_reservoir({**calibrated, "input_mask": {"kind": "binary"}}, inputs=2) as masked:
-        mask = masked.input_mask
-        assert mask is not None
-        assert masked.spec.identity.matches(identified(masked.spec.identity, f"{before} behind mask {mask.digest()}"))
-        behind = masked.spec.identity.former[0]
-    devices = [{"reservoir": calibrated}, {"reservoir": {"kind": "esn", "nodes": 3, "inputs": 1}}]
-    with open_reservoir({"kind": "parallel", "inputs": 1, "devices": devices}) as parallel:
-        identity = parallel.spec.identity
-        assert identity.matches(identified(identity, identity.content.replace(own.fingerprint, before)))
-        assert not identity.matches(behind)
-
-
-def test_another_device_is_not_an_old_recording_of_this_one() -> None:
-    """Content that goes on after that of this device names a calibration of functions alone."""
-    esn = {"kind": "esn", "nodes": 5, "inputs": 1}
-    with open_reservoir(esn) as ideal, open_reservoir({**esn, "nonidealities": "memristive_film"}) as film:
-        other = film.spec.identity
-        assert other.content.startswith(ideal.spec.identity.content)
-        assert not ideal.spec.identity.matches(other.fingerprint, other.content)
 
 
 def test_a_served_function_tells_its_settings() -> None:

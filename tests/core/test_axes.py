@@ -236,7 +236,6 @@ def test_the_name_of_a_harvest_does_not_know_where_axes_stand(tmp_path: Path) ->
 
 
 def test_a_configuration_without_axes_is_written_without_them() -> None:
-    """So that hashes and kept files of earlier versions stay what they were."""
     assert not {"vary", "search"} & set(Experiment(experiment()).resolved()["reservoir"])
     varied = experiment({"readout.alpha": [1.0]}, vary={"seed": [0, 1]})
     assert points(Document.from_mapping(Experiment(varied).resolved(), "again")) == points(varied)

@@ -403,12 +403,10 @@ class PythonReservoir(Reservoir):
 
 
 def _identity(config: PythonConfig) -> Identity:
-    """The device with its main function and parameters. Earlier versions counted the calibration as a part of it."""
+    """The device with its main function and parameters."""
     described = {name: getattr(config, name) for name in ("vendor", "model", "serial", "firmware", "simulated")}
     params = ", ".join(f"{name}={json.dumps(value)}" for name, value in sorted(config.params.items()))
     content = f"{config.main_function}({params})" if params else config.main_function
-    before = f"{content} {config.calibration_id}".strip()
-    former = () if before == content or params else (Identity(**described, content=before).fingerprint,)
-    identity = Identity(**described, content=content, former=former)
+    identity = Identity(**described, content=content)
     # A readout that was trained on rows of one latency cannot read those of another.
     return identity.behind(f"a latency of {config.latency_steps} steps") if config.latency_steps else identity

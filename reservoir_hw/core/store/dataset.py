@@ -319,7 +319,7 @@ class Dataset:
                 self._step_axis = self._group["step"]
             extend_steps(self._step_axis, self._home.spec, self.steps, stop)
         except BROKEN as error:
-            # A store of an earlier version has none, and what is damaged can be made again.
+            # What is damaged can be made again.
             if not harmed(error):
                 raise
             self._step_axis = create_steps(self._group, self._home.spec, stop, overwrite=True)

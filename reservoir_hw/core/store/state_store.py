@@ -286,8 +286,7 @@ class StateStore:
         try:
             data = self._root[f"snapshots/{slot}"][:].tobytes()
             told = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")]).get("__metadata__", {}).get("places")
-            # Stores of earlier versions do not tell.
-            if told is not None and int(told) != self.committed:
+            if told != str(self.committed):
                 raise ValueError(f"it belongs to place {told}, not {self.committed}")
             return load(data)
         except (*BROKEN, SafetensorError) as error:

@@ -146,7 +146,7 @@ def evaluate(
             there=config.reservoir.name,
             task=task,
             scores={HOME: _scores_of(here)},
-            outputs=_outputs_of(here),
+            outputs={HOME: np.load(here.outputs)},
             differences={},
         )
         if device.spec.dtype != spec.dtype:
@@ -158,7 +158,7 @@ def evaluate(
             result.save()
             raise
         now = device.spec.identity
-        if reservoir is None and not now.matches(spec.identity.fingerprint, spec.identity.content):
+        if reservoir is None and now.fingerprint != spec.identity.fingerprint:
             result.warn(
                 f"{device.name} is not as it was: the fingerprint of the training was {spec.identity.fingerprint}"
             )
@@ -217,8 +217,3 @@ def _scores_of(row: TrainedRow) -> dict[str, float]:
     if not points:
         raise ConfigurationError(f"{row.folder}/metrics.json has no row {row.label}: run the experiment again")
     return points[0]["metrics"]
-
-
-def _outputs_of(row: TrainedRow) -> dict[str, np.ndarray]:
-    """Those of the run; nothing for a run folder of an earlier version."""
-    return {HOME: np.load(row.outputs)} if "outputs" in row.record["readout"] else {}

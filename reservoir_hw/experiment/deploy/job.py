@@ -89,7 +89,7 @@ def check_devices(row: TrainedRow, devices: Sequence[Reservoir]) -> None:
                 f"reservoir {number}, {here.model}, is a recording: it answers nothing but what was recorded, and an "
                 "export drives more; name the recorded device (--reservoir FILE), or export without one (--offline)"
             )
-        if not here.matches(there.fingerprint, there.content):
+        if here.fingerprint != there.fingerprint:
             raise ConfigurationError(
                 f"reservoir {number} is {here.vendor} {here.model} {here.serial}".rstrip()
                 + f", fingerprint {here.fingerprint[:12]}, and row {row.number} of {row.folder} was trained on "

@@ -182,7 +182,7 @@ def _training(
             model,
             _Sequences(task.train),
             options=options,
-            progress=lambda now: told(now.row.processor_seconds or 0.0),
+            progress=lambda now: told(now.row.processor_seconds),
         )
 
     return run

@@ -67,7 +67,7 @@ def states_demand(reservoir: Reservoir, point: Point, task: Task, cost: Cost, fo
 
 
 def _train(readout: Any, options: TrainingOptions, told: Callable[[float], None]) -> None:
-    readout.options, readout.progress = options, lambda now: told(now.row.processor_seconds or 0.0)
+    readout.options, readout.progress = options, lambda now: told(now.row.processor_seconds)
     readout.solve()
 
 

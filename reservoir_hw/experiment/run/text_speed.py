@@ -69,7 +69,7 @@ def _training(
 
     def run(told: Callable[[float], None]) -> object:
         def progress(now: Progress) -> None:
-            told(now.row.processor_seconds or 0.0)
+            told(now.row.processor_seconds)
 
         if not precomputed:
             return train(model, task.tokens_train, options=options, progress=progress)

@@ -17,7 +17,7 @@ _IDENTITY = ("vendor", "model", "serial", "firmware", "content", "fingerprint")
 
 def changed_identity(began: Identity, now: Identity) -> Changes:
     """Nothing if it is the same device."""
-    if now.matches(began.fingerprint, began.content):
+    if now.fingerprint == began.fingerprint:
         return {}
     pairs = {name: (getattr(began, name), getattr(now, name)) for name in _IDENTITY}
     changes = {name: pair for name, pair in pairs.items() if pair[0] != pair[1]}

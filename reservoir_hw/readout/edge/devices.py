@@ -62,7 +62,7 @@ def check_device(device: Reservoir, slot: Slot, number: int, *, any_device: bool
     """Raise `ConfigurationError` unless `any_device` for another device, and for one of another shape."""
     spec = device.spec
     identity = spec.identity
-    if not any_device and not identity.matches(slot.fingerprint, str(slot.identity.get("content", ""))):
+    if not any_device and identity.fingerprint != slot.fingerprint:
         raise ConfigurationError(
             f"reservoir {number} is another device ({_named(identity.model_dump())}, fingerprint "
             f"{identity.fingerprint[:12]}) than the one that the model was trained on ({_named(slot.identity)}, "

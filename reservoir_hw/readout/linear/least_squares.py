@@ -218,8 +218,7 @@ class LeastSquaresReadout(ABC):
             readout.n_samples_ = int(facts["report"]["samples"])
             names = facts["node_names"]
             readout.node_names_ = None if names is None else tuple(names)
-            # Older files have none.
-            readout.repetitions_ = int(facts.get("repetitions", 1))
+            readout.repetitions_ = int(facts["repetitions"])
             readout._remember(arrays, facts, Widths(nodes, features - nodes, outputs))
         except (KeyError, TypeError, ValueError) as error:
             raise ConfigurationError(f"{os.fspath(path)} is not a complete {cls.kind} readout: {error!r}") from error

@@ -285,8 +285,6 @@ class ReservoirModelConfig(ModelConfig):
     embedding: Annotated[OneHotConfig | RandomEmbeddingConfig, Field(discriminator="kind")] = Field(
         default=RandomEmbeddingConfig(kind="random"), description="what each token drives the reservoir with"
     )
-
-    # None where there is no norm: a run that was begun before this field existed can be gone on with.
     state_norm: Literal["layer"] | None = Field(
         default=None, description="layer: the states of each step get mean 0 and variance 1, scaled and shifted"
     )

@@ -21,7 +21,7 @@ class Row:
     validation corpus after this step, None where it was not evaluated. `tokens` were read in all, `seconds` is wall
     time of this process and `tokens_per_s` its speed since the row before, evaluations and checkpoints left out.
     `processor_seconds` is processor time of all threads of this process for the steps so far, with what they drove,
-    and with those before an interruption; None in logs of earlier versions. `metrics` are those of the caller's
+    and with those before an interruption. `metrics` are those of the caller's
     `evaluate`, empty where it was not asked.
     """
 
@@ -33,7 +33,7 @@ class Row:
     gradient_norm: float
     tokens_per_s: float
     seconds: float
-    processor_seconds: float | None = None
+    processor_seconds: float
     metrics: Mapping[str, float] = field(default_factory=dict)
 
     @property
@@ -112,17 +112,16 @@ def _cells(row: Row) -> list[str]:
 
 
 def _row(cells: Sequence[str]) -> Row:
-    # Earlier versions had neither metrics nor, before, processor time.
-    *names, _ = (one.name for one in fields(Row))
-    if not len(names) - 1 <= len(cells) <= len(names) + 1:
-        raise ValueError(f"a line has {len(cells)} cells instead of {len(names) + 1}")
+    names = [one.name for one in fields(Row)]
+    if len(cells) != len(names):
+        raise ValueError(f"a line has {len(cells)} cells instead of {len(names)}")
+    *numbers, metrics = cells
     whole = {"step", "tokens"}
     values = [
         None if cell == "" else int(cell) if name in whole else float(cell)
-        for name, cell in zip(names, cells, strict=False)
+        for name, cell in zip(names, numbers, strict=False)
     ]
-    metrics = json.loads(cells[-1]) if len(cells) > len(names) and cells[-1] else {}
-    return Row(*values, metrics=metrics)  # type: ignore[arg-type]
+    return Row(*values, metrics=json.loads(metrics) if metrics else {})  # type: ignore[arg-type]
 
 
 def _duration(seconds: float) -> str:

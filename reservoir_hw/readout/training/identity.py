@@ -7,7 +7,7 @@ A module tells its own part by a method `constants()`, whose values JSON can hol
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Any
 
 from torch import Tensor, nn
@@ -58,21 +58,6 @@ def change_of_constants(then: dict[str, Any], now: dict[str, Any]) -> str | None
 def reservoirs_of(model: Any) -> list[Reservoir]:
     """The devices behind a model's layers, each once, in the order of the layers."""
     return list({id(layer.reservoir): layer.reservoir for layer in _layers(model)}.values())
-
-
-def former_fingerprints(reservoirs: Iterable[Reservoir]) -> dict[str, str]:
-    """What earlier versions called these devices -> what they are called now."""
-    identities = [reservoir.spec.identity for reservoir in reservoirs]
-    return {former: identity.fingerprint for identity in identities for former in identity.former}
-
-
-def with_new_names(recorded: Any, names: Mapping[str, str]) -> Any:
-    """What was recorded, with the texts that are called otherwise now replaced."""
-    if isinstance(recorded, dict):
-        return {key: with_new_names(value, names) for key, value in recorded.items()}
-    if isinstance(recorded, list):
-        return [with_new_names(value, names) for value in recorded]
-    return names.get(recorded, recorded) if isinstance(recorded, str) else recorded
 
 
 def layers_of(model: Any) -> list[dict[str, Any]]:

@@ -26,13 +26,7 @@ from reservoir_hw.readout.models.evaluating import evaluating
 from reservoir_hw.readout.training.folder import TrainingFolder
 from reservoir_hw.readout.training.history import Progress, Row
 from reservoir_hw.readout.training.hooks import Hooks
-from reservoir_hw.readout.training.identity import (
-    FrozenTensors,
-    change_of_constants,
-    constants_of,
-    trained_names,
-    with_new_names,
-)
+from reservoir_hw.readout.training.identity import FrozenTensors, change_of_constants, constants_of, trained_names
 from reservoir_hw.readout.training.objective import Batch, Objective, first_difference, put_weights
 from reservoir_hw.readout.training.optimizer import make_optimizer, put_state, set_learning_rate, split_state
 from reservoir_hw.readout.training.options import DECIDE_ORDER, TrainingOptions
@@ -100,8 +94,7 @@ class Evaluation:
 class Work:
     """What is to be done: `objective` is minimised over `rows` for `steps` steps.
 
-    `identity` names what must be the same when a checkpoint is continued (the corpus, the devices); `names` says what
-    devices of earlier checkpoints are called now.
+    `identity` names what must be the same when a checkpoint is continued (the corpus, the devices).
     `noise` of simulated devices goes on where a checkpoint has left it.
     """
 
@@ -111,7 +104,6 @@ class Work:
     steps: int
     identity: Mapping[str, Any]
     noise: Noise | None = None
-    names: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -565,8 +557,7 @@ class _Training:
             part, _, rest = name.partition("/")
             parts[part][rest] = tensor
         self._check_model(facts["model"], parts["weights"], where)
-        # Earlier versions had this one alone.
-        told = facts.get("optimizer", {"kind": "AdamW", "state": {}})
+        told = facts["optimizer"]
         if told["kind"] != type(self._plain_optimizer).__name__:
             raise ConfigurationError(
                 f"{where} was written with the optimizer {told['kind']}, now it is "
@@ -609,20 +600,17 @@ class _Training:
 
     def _check_identity(self, facts: dict[str, Any], where: str) -> None:
         advice = "name another folder, or begin anew with resume=False"
-        if "model" not in facts:
-            raise ConfigurationError(f"{where} was written by an older version; {advice}")
         then = facts["options"]
         now = self._options.model_dump(mode="json")
-        changed = [name for name in now if then.get(name) != now[name]]
+        changed = [name for name in now if then[name] != now[name]]
         for name in DECIDE_ORDER:
             if name in changed:
                 raise ConfigurationError(
-                    f"{where} was written with {name} = {then.get(name)}, now it is {now[name]}: the steps done would "
+                    f"{where} was written with {name} = {then[name]}, now it is {now[name]}: the steps done would "
                     f"have seen other data; {advice}"
                 )
         wanted = provenance.plain(self._work.identity)
-        recorded = with_new_names(facts["identity"], self._work.names)
-        known = {name: value for name, value in recorded.items() if name in wanted}
+        known = {name: value for name, value in facts["identity"].items() if name in wanted}
         change = first_change(known, wanted)
         # Each process of several has a device of its own.
         if change is not None and self._rank == 0:
@@ -630,7 +618,7 @@ class _Training:
                 f"{where} was written with {change.key} {change.before}, now it is {change.now}; {advice}"
             )
         for name in changed:
-            log.warning("%s was written with %s = %s; going on with %s", where, name, then.get(name), now[name])
+            log.warning("%s was written with %s = %s; going on with %s", where, name, then[name], now[name])
 
     def _check_model(self, told: dict[str, Any], weights: dict[str, Tensor], where: str) -> None:
         """Raise `ConfigurationError` if the model is another one: in a constant, or in what is frozen."""

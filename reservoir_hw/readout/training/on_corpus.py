@@ -10,7 +10,7 @@ import numpy as np
 from reservoir_hw.core.documents import Corpus, Documents
 from reservoir_hw.readout.training.documents import evaluation_rows_of, training_rows_of
 from reservoir_hw.readout.training.hooks import Evaluate, Hooks, MakeOptimizer, OnRow, Schedule
-from reservoir_hw.readout.training.identity import former_fingerprints, layers_of, reservoirs_of
+from reservoir_hw.readout.training.identity import layers_of, reservoirs_of
 from reservoir_hw.readout.training.loop import Evaluation, OnProgress, Rows, TrainingResult, Work, run
 from reservoir_hw.readout.training.noise import NoiseOf
 from reservoir_hw.readout.training.objective import Objective
@@ -103,7 +103,6 @@ def train(
         steps=options.steps_for(items),
         identity=identity,
         noise=NoiseOf(reservoirs),
-        names=former_fingerprints(reservoirs),
     )
     return run(work, options, folder, progress, resume, hooks)
 

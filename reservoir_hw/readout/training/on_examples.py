@@ -25,7 +25,7 @@ from torch.nn.utils.rnn import pad_sequence
 
 from reservoir_hw.core.errors import ConfigurationError
 from reservoir_hw.readout.training.documents import by_length
-from reservoir_hw.readout.training.identity import former_fingerprints, layers_of, reservoirs_of
+from reservoir_hw.readout.training.identity import layers_of, reservoirs_of
 from reservoir_hw.readout.training.loop import Evaluation, Work
 from reservoir_hw.readout.training.noise import NoiseOf
 from reservoir_hw.readout.training.objective import Objective
@@ -80,7 +80,6 @@ def work_on_examples(
         steps=options.steps or options.steps_for(rows.count),
         identity=identity,
         noise=NoiseOf(reservoirs),
-        names=former_fingerprints(reservoirs),
     )
 
 

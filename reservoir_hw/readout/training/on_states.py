@@ -68,8 +68,6 @@ def train_on_states(
         shards_valid = _filled(shards_valid, "to validate with")
     rows = _ShardRows(shards_train, options)
     evaluation, identity = None, {}
-    # Shards of somebody's own know no devices.
-    names = {name: new for shards in (shards_train, shards_valid) for name, new in getattr(shards, "names", {}).items()}
     if folder is not None:
         identity = {"shards": shards_train.identity}
         if shards_valid is not None:
@@ -84,7 +82,6 @@ def train_on_states(
         steps=rows.steps,
         identity=identity,
         noise=rows,
-        names=names,
     )
     hooks = Hooks(readout, optimizer, schedule, evaluate, on_row)
     return run(work, options, folder, progress, resume, hooks)

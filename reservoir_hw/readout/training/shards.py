@@ -27,12 +27,7 @@ from reservoir_hw.core.provenance import plain
 from reservoir_hw.core.store import Region, StateStore
 from reservoir_hw.readout.models.evaluating import evaluating
 from reservoir_hw.readout.training.estimate import DriveEstimate, estimate_harvest
-from reservoir_hw.readout.training.identity import (
-    former_fingerprints,
-    reservoirs_of,
-    upstream_constants,
-    with_new_names,
-)
+from reservoir_hw.readout.training.identity import reservoirs_of, upstream_constants
 from reservoir_hw.readout.training.noise import NoiseOf
 from reservoir_hw.readout.training.objective import weights_of
 from reservoir_hw.readout.training.options import TrainingOptions
@@ -241,11 +236,6 @@ class HarvestedShards:
         }
 
     @property
-    def names(self) -> dict[str, str]:
-        """What devices of earlier recordings are called now."""
-        return former_fingerprints(reservoirs_of(self._model))
-
-    @property
     def noise(self) -> NoiseOf | None:
         """The noise of the devices that are driven when a shard is asked for; None where the states are kept."""
         return None if self._path is not None else NoiseOf(reservoirs_of(self._model))
@@ -332,7 +322,7 @@ class HarvestedShards:
 
     def _opened(self, *, writable: bool = False) -> StateStore:
         store = StateStore.open(self._store_path, writable=writable)
-        begun = with_new_names(store.facts.get("harvest", {}), self.names)
+        begun = store.facts.get("harvest", {})
         change = first_change(begun, plain(self.identity))
         if change is not None:
             raise ConfigurationError(

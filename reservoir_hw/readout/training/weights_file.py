@@ -49,9 +49,7 @@ def read_tensors(path: Path, form: str) -> tuple[dict[str, Tensor], dict[str, An
                     f"{VERSION}"
                 )
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - not a mapping
-            named = metadata.get("sha256")
-            # Older files have none.
-            if named is not None and named != _checksum(tensors, metadata["facts"]):
+            if metadata.get("sha256") != _checksum(tensors, metadata["facts"]):
                 raise ConfigurationError(f"{path} is damaged: its content does not have the SHA-256 that it names")
             return tensors, json.loads(metadata["facts"])
     except FileNotFoundError as error:

@@ -73,7 +73,6 @@ class TextConfig(TaskConfig):
         default=None, description="the same; sentences with fewer or more tokens are left out (default: no limit)"
     )
     lower: bool = Field(default=False, description="turn the text to lower case")
-    # None and not 0: a run that was begun before this field existed can then be gone on with (core/differences.py).
     offset: NonNegativeInt | None = Field(
         default=None, description="characters that are skipped at the beginning (default: 0)"
     )

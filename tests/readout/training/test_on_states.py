@@ -441,7 +441,7 @@ def test_noise_that_does_not_come_again() -> None:
 
 
 def test_a_checkpoint_without_noise_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """Of an older version, or of several processes."""
+    """Such as one of several processes."""
     chosen = options(checkpoint_steps=10, steps=24)
     with network() as device:
         train(language_model(device), TRAIN, options=chosen, folder=tmp_path)

@@ -154,7 +154,7 @@ class Loss(_Part):
             cost = f"int8 raises the cross-entropy by {self.cross_entropy or 0.0:.3g} nats"
         else:
             cost = f"int8 changes an output by a root mean square of {self.error:.3g} of its standard deviation"
-        on = ", on random states" if self.judged_on == "stored outputs" else ""
+        on = ", on random states as large as in training" if self.judged_on == "stored outputs" else ""
         more = ": more than is harmless, accepted at the export (--accept-loss)" if self.accepted else ""
         return f"{cost}{on}{more}."
 

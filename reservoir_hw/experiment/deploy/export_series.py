@@ -53,25 +53,40 @@ def export_readout(work: ExportJob, *, offline: bool) -> ExportResult:
         check_devices(row, [device])
         tested = bool(task.test.targets.shape[1])
         split = task.test if tested else task.train
-        steps = min(stored.washout + RECORDED_STEPS, split.steps_of(slice(1)))
-        work.say(f"recording {steps} steps")
-        recorded = record_series(device, split.inputs[:1, :steps])
+        whole = split.steps_of(slice(1))
+
+        def record(steps: int) -> Values:
+            work.say(f"driving {steps} steps from rest")
+            return record_series(device, split.inputs[:1, :steps])
+
+        steps = min(stored.washout + RECORDED_STEPS, whole)
+        recorded = record(steps)
         if steps <= stored.washout:
             stored.notes.append(
                 f"The washout of {stored.washout} steps is longer than what there is to drive: {steps}."
             )
         if tested and not (task.closed_loop or settings.keeps_learning):
-            given = recorded["inputs"] if readout.input_connection else None
-            stored.settles(np.asarray(readout.predict(recorded["states_0"], given)))
+            stored.settles(
+                lambda steps: _answers(readout, record(steps)),
+                _answers(readout, recorded),
+                deterministic=device.spec.deterministic,
+            )
+            if min(stored.washout + RECORDED_STEPS, whole) > steps:
+                recorded = record(min(stored.washout + RECORDED_STEPS, whole))
         ranges = ranges_of(device.spec, recorded, task)
         metrics, loss = {}, None
         if work.precision == "int8" and tested:
             quantised = _quantised_readout(work, readout, device.spec, ranges)
             driven = len(task.test.inputs) * task.test.inputs.shape[1] * config.training.repetitions
             add = work.say("driving the test", driven)
-            metrics, loss = series_loss(row.point, task, device, readout, quantised, stored, recorded, add)
+            metrics, loss = series_loss(row.point, task, device, readout, quantised, stored, add)
             loss = check_loss(loss, metrics, stored.spread, accept=work.accept_loss)
         return _write_readout(work, readout, device.spec, device, recorded, stored, ranges, metrics, loss)
+
+
+def _answers(readout: Any, recorded: Values) -> np.ndarray:
+    """Of a readout to what was recorded."""
+    return np.asarray(readout.predict(recorded["states_0"], recorded["inputs"] if readout.input_connection else None))
 
 
 def _write_readout(
@@ -90,7 +105,7 @@ def _write_readout(
         loss = Loss(judged_on="nothing")
     repetitions = work.row.point.config.training.repetitions
     if work.target == "c":
-        exported = write_header(work, readout, [spec], ranges, recorded, stored)
+        exported = write_header(work, readout, [spec], ranges, recorded, stored, loss)
     else:
         from reservoir_hw.readout.export.segments import plan_of_states
         from reservoir_hw.readout.export.whole_model import whole_plan

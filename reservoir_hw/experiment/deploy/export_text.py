@@ -110,7 +110,8 @@ def _write_model_header(
             return [plan_of(model).references[0], lambda given: {"outputs": coded.predict(given["states_0"])[0]}]
 
         metrics, loss = _text_loss(work, model, task, quantised)
-    exported = write_header(work, model.readout, [device.spec for device in devices or []] or [spec], ranges, recorded)
+    specs = [device.spec for device in devices or []] or [spec]
+    exported = write_header(work, model.readout, specs, ranges, recorded, loss=loss)
     exported.metrics, exported.loss = metrics, loss
     return exported
 

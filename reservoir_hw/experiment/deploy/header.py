@@ -15,6 +15,7 @@ from reservoir_hw.core.spec import ReservoirSpec
 from reservoir_hw.experiment.deploy.export_result import ExportResult
 from reservoir_hw.experiment.deploy.job import ExportJob
 from reservoir_hw.experiment.deploy.stored import Stored
+from reservoir_hw.readout.edge.manifest import Loss
 from reservoir_hw.readout.edge.spread import spread_of
 from reservoir_hw.tasks.task import Task
 
@@ -104,6 +105,7 @@ def write_header(
     ranges: Mapping[str, tuple[float, float]],
     recorded: Values | None,
     stored: Stored | None = None,
+    loss: Loss | None = None,
 ) -> ExportResult:
     """Write the header of a readout, with what was trained where in its comment."""
     from reservoir_hw.readout.export.c_header import c_header
@@ -116,6 +118,8 @@ def write_header(
         "model": work.row.label,
         **{f"device {number}": spec.identity.fingerprint for number, spec in enumerate(specs)},
     }
+    if loss is not None:
+        provenance["precision"] = str(loss)
     used = used_ranges(readout, ranges) if work.precision == "int8" else {}
     notes = [f"{key.replace('_', ' ')} {low:g} to {high:g}" for key, (low, high) in used.items()]
     if recorded is not None and work.precision == "fp32":

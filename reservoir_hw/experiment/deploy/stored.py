@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -13,6 +14,10 @@ from reservoir_hw.readout.edge.spread import INT8_LIMIT, STILL, spread_of
 if TYPE_CHECKING:
     from reservoir_hw.experiment.deploy.trained import TrainedRow
 
+_MOST = 20_000
+"""Steps of the test that are driven at most to see a start from rest settle."""
+_MARGIN = 2.0
+"""How many times the largest difference between two drives is no noise any more."""
 GLITCH = 10
 """So many times wider than nearly all of its numbers is a channel with a glitch."""
 
@@ -50,23 +55,35 @@ class Stored:
         """Outputs (batch, steps, outputs) behind the washout; all of them where it is longer."""
         return outputs[:, self.washout :] if self.washout < outputs.shape[1] else outputs
 
-    def settles(self, outputs: np.ndarray) -> None:
-        """Let the washout cover what a start from rest shows in outputs (1, steps, outputs) of the test's beginning.
+    def settles(self, answers: Callable[[int], np.ndarray], first: np.ndarray, *, deterministic: bool) -> None:
+        """Let the washout cover what a start from rest shows: the last answer that is off those of the run.
 
-        The last step from rest that is off counts; noise is what the second half is off by.
+        `first` (1, steps, outputs) are the answers to the test's beginning from rest; `answers` gives those to so many
+        steps, driven anew. Where the second half is still off, twice as many are driven. What a noisy device differs by
+        from one drive to the next does not count.
         """
         if self.outputs is None or self.spread is None:
             return
-        steps = min(outputs.shape[1], self.outputs.shape[1])
-        apart = (np.abs(outputs[0, :steps] - self.outputs[0, :steps]) / self.spread).max(axis=1)
-        limit = max(INT8_LIMIT, float(apart[steps // 2 :].max(initial=0.0)))
-        late = np.flatnonzero(apart[: steps // 2] > limit)
-        if late.size and late[-1] >= self.washout:
-            self.notes.append(
-                f"From rest, the answers take {late[-1] + 1} steps to become those of the run; readout.washout is "
-                f"{self.washout}: infer leaves out the longer time."
-            )
-            self.washout = int(late[-1]) + 1
+        most, outputs, limit = min(self.outputs.shape[1], _MOST), first, INT8_LIMIT
+        if not deterministic:
+            noise = np.abs(answers(first.shape[1]) - first) / self.spread
+            limit = max(limit, _MARGIN * float(noise.max(initial=0.0)))
+        while True:
+            steps = min(outputs.shape[1], most)
+            apart = (np.abs(outputs[0, :steps] - self.outputs[0, :steps]) / self.spread).max(axis=1)
+            settled = int(np.flatnonzero(apart > limit).max(initial=-1)) + 1
+            if settled <= steps // 2 or steps == most:
+                break
+            outputs = answers(min(2 * steps, most))
+        if settled <= self.washout:
+            return
+        what = f"From rest, the answers take {settled} steps to become those of the run"
+        if settled > steps // 2:
+            what = f"From rest, the answers are off those of the run even after {settled} of {steps} steps"
+        self.notes.append(
+            f"{what}; readout.washout is {self.washout}. infer leaves out the longer time, or --warmup FILE drives it."
+        )
+        self.washout = settled
 
     def _tell_glitches(self, ranges: Ranges) -> None:
         for what, one in (("input", ranges.inputs), ("target", ranges.targets)):

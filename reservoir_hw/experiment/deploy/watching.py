@@ -11,12 +11,14 @@ import numpy as np
 
 from reservoir_hw.core.errors import ConfigurationError, StreamStopped
 from reservoir_hw.readout.edge import EdgeRunner
-from reservoir_hw.readout.edge.manifest import Extent
+from reservoir_hw.readout.edge.manifest import Extent, Manifest
 
 Outside = Literal["pass", "nan", "stop"]
 
 STILL = 5
 """Steps with other inputs and the same states, after which a reservoir is taken for frozen."""
+_SHARE = 0.01
+"""Of the range of training."""
 _FIGURES = {"input": "inputs lay outside the range of training", "answer": "answers lay outside the range of training",
             "frozen": "rows came from a frozen reservoir"}  # fmt: skip
 
@@ -62,7 +64,7 @@ class Watch:
         # A device that several layers share answers them in turn, and what they ask for is not one series.
         uses = Counter(id(runner.reservoirs[one.slot]) for one in manifest.crossings)
         devices = {one.slot: runner.reservoirs[one.slot] for one in manifest.crossings if one.state is None}
-        self._still = {slot: (_Still(), one) for slot, one in devices.items() if uses[id(one)] == 1}
+        self._still = {slot: (_Still(_least(manifest)), one) for slot, one in devices.items() if uses[id(one)] == 1}
         self._known = {"input": ranges, "answer": targets, "frozen": self._still or None}
         self.rows, self._counts, self._told = 0, Counter[str](), set[str]()
 
@@ -178,6 +180,15 @@ class Watch:
         return [f"{count:,} of {self.rows:,} {what}" for count, what in found]
 
 
+def _least(manifest: Manifest) -> np.ndarray | float:
+    """What an input has to move by until states that stay the same tell: a coarse converter shows no less."""
+    ranges, series, input_ = manifest.ranges, manifest.series, manifest.crossings[0].drive if manifest.crossings else ""
+    if ranges is None or input_ != manifest.input.name:
+        return 0.0
+    width = np.subtract(ranges.inputs.high, ranges.inputs.low)
+    return _SHARE * (width if series is None else width * series.input_scale.gain)
+
+
 class _Limits:
     """Beyond these, by half of what training had, a channel is outside. A constant channel has a step of float32."""
 
@@ -209,9 +220,10 @@ class _Limits:
 
 
 class _Still:
-    """Sees a device driven, and which of its states stay the same to the bit while its inputs do not."""
+    """Sees a device driven, and which of its states stay the same to the bit while its inputs move by `least`."""
 
-    def __init__(self) -> None:
+    def __init__(self, least: np.ndarray | float) -> None:
+        self._least = least
         self.was_reset(from_rest=True)
 
     def was_reset(self, *, from_rest: bool) -> None:
@@ -235,8 +247,9 @@ class _Still:
             self._seen.append(np.zeros(states.shape[:2], bool))
             return
         both = [np.concatenate(pair, 1) for pair in zip(last, (states, inputs), strict=True)]
-        same, held = ((values[:, 1:] == values[:, :-1]).all(-1) for values in both)
-        total = np.cumsum(same & ~held, 1) + np.reshape(self._count, (-1, 1))
+        same = (both[0][:, 1:] == both[0][:, :-1]).all(-1)
+        moved = (np.abs(np.diff(both[1], axis=1)) > self._least).any(-1)
+        total = np.cumsum(same & moved, 1) + np.reshape(self._count, (-1, 1))
         count = total - np.maximum.accumulate(np.where(same, 0, total), 1)
         self._count = count[:, -1]
         self._seen.append(count >= STILL)

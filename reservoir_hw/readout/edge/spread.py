@@ -48,18 +48,19 @@ class Deviation(NamedTuple):
 
 
 def deviation_of(
-    name: str, found: np.ndarray, expected: np.ndarray, spread: np.ndarray, limit: float | np.ndarray
+    name: str, found: np.ndarray, expected: np.ndarray, spread: np.ndarray, limit: float, *, median: bool = False
 ) -> Deviation:
     """The worst channel of a value (..., channels): found beside expected, both in one precision.
 
-    A number is rounded to that precision once on each side, which is allowed beside `limit` spreads, one for all
-    channels or one for each.
+    A number is rounded to that precision once on each side, which is allowed beside `limit` spreads. Of a channel the
+    largest error counts, or with `median` that of half of its numbers.
     """
     width = expected.shape[-1] if expected.ndim else 1
     one, other = (np.asarray(side, np.float64).reshape(-1, width) for side in (found, expected))
     spread = np.broadcast_to(spread, width)
     with np.errstate(over="ignore", invalid="ignore"):
-        errors = np.abs(one - other).max(axis=0, initial=0.0) / spread
+        apart = np.abs(one - other)
+        errors = (np.median(apart, axis=0) if median else apart.max(axis=0, initial=0.0)) / spread
     rounding = np.finfo(expected.dtype).eps * np.abs(other).max(axis=0, initial=0.0) / spread
     limits = limit + rounding
     worst = int(np.argmax(np.nan_to_num(errors / limits, nan=np.inf)))

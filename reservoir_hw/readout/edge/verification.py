@@ -118,18 +118,11 @@ def _check(bundle: Bundle, index: int, segment: Segment, golden: dict[str, np.nd
     return Checked(index, segment.graph, *worst)
 
 
-def limits_of(manifest: Manifest, value: Value, expected: np.ndarray, spread: np.ndarray) -> np.ndarray:
-    """How far what a graph gives may be from its golden values (batch, time, channels), in spreads of each channel.
-
-    int8 kernels differ between processors: where an activation lies between two of its 8-bit steps, the last bit of a
-    float decides, and one step is 1/255 of the range of all activations of the layer. An accepted loss is the size of
-    many such steps; it counts where the golden outputs themselves move by so much more than those of the run.
-    """
-    if manifest.precision != "int8":
-        return np.asarray(WHOLE_LIMIT if manifest.target == "whole" else LIMITS[value.dtype])
-    accepted = manifest.loss.error if manifest.loss is not None and manifest.loss.accepted else None
-    moves = np.asarray(expected, np.float64).reshape(-1, expected.shape[-1]).std(axis=0) / spread
-    return np.maximum(INT8_LIMIT, np.minimum(accepted or 0.0, np.sqrt(np.maximum(moves**2 - 1, 0))) / 2)
+def limit_of(manifest: Manifest, value: Value) -> float:
+    """How far what a graph gives may be from its golden values, in spreads."""
+    if manifest.precision == "int8":
+        return INT8_LIMIT
+    return WHOLE_LIMIT if manifest.target == "whole" else LIMITS[value.dtype]
 
 
 def deviation(
@@ -137,8 +130,9 @@ def deviation(
 ) -> Deviation:
     """How far a segment's outputs for these inputs are from its golden ones, where that is worst.
 
-    Infinite where there is nothing to compare, or what is not finite. Raises `ConfigurationError` where the segment
-    does not run on them.
+    Infinite where there is nothing to compare, or what is not finite. Of int8 the median of all steps counts: kernels
+    differ between processors where an activation lies between two of its 8-bit steps, which is rare, and the last bit
+    of a float decides. Raises `ConfigurationError` where the segment does not run on them.
     """
     segment = bundle.manifest.segments[index]
     names = [value.name for value in segment.gives]
@@ -149,7 +143,7 @@ def deviation(
         raise ConfigurationError(
             f"bundle {bundle.name}: {segment.graph}: does not run on its golden inputs: {first_line(error)}"
         ) from error
-    found = []
+    found, median = [], bundle.manifest.precision == "int8"
     for value, output in zip(segment.gives, map(np.asarray, outputs), strict=True):
         if value.scalar:
             # A count of clipped values: one that lies on the bound may round to either side.
@@ -159,6 +153,6 @@ def deviation(
             # Nothing to compare with is no agreement.
             found.append(Deviation(value.name, 0, math.inf, INT8_LIMIT, float(spread.flat[0])))
         else:
-            limit = limits_of(bundle.manifest, value, expected, spread)
-            found.append(deviation_of(value.name, output, expected, spread, limit))
+            limit = limit_of(bundle.manifest, value)
+            found.append(deviation_of(value.name, output, expected, spread, limit, median=median))
     return max(found, key=lambda one: one.share, default=Deviation("", 0, 0.0, 1.0, 1.0))

@@ -74,6 +74,16 @@ def driven(
         return run_series(runner, inputs, lambda *_: None, stepwise=how == "steps", watch=watch), watch
 
 
+def test_a_quiet_input_is_no_frozen_reservoir(runner: EdgeRunner) -> None:
+    """A coarse converter does not show what is less than its step."""
+    device = runner.reservoirs[0]
+    assert isinstance(device, Freezing)
+    device.frozen = range(20, 60)
+    for width, frozen in ((0.1, 0), (20, 35)):
+        quiet = 1e5 + width * np.random.default_rng(0).choice([-1, 1], (1, 1, 2)) * np.resize([0, 1], (80, 1))
+        assert driven(runner, quiet, "steps")[1].figures()["frozen"] == frozen
+
+
 def test_lines_steps_and_pieces_are_one(runner: EdgeRunner, monkeypatch: pytest.MonkeyPatch) -> None:
     """The same rows are nan and counted, and the others are the same to the bit."""
     device = runner.reservoirs[0]

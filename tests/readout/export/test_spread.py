@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -107,18 +107,15 @@ def test_a_large_output_excuses_nothing_in_a_small_one(device: Reservoir, series
         certify(plan, sessions, recorded=recorded, washout=100)
 
 
-def zero_an_output(bundle: Path, output: int) -> None:
-    """Zero the weights of one output and make all hashes again, as a forger would."""
+def forge(bundle: Path, name: str, change: Callable[[np.ndarray], np.ndarray]) -> None:
+    """Change the weights with this in their name and make all hashes again, as a forger would."""
     data = bytearray((bundle / WEIGHTS).read_bytes())
     start = 8 + int.from_bytes(data[:8], "little")
-    about = json.loads(data[8:start])
-    (matrix,) = [one for one in about.values() if isinstance(one, dict) and len(one.get("shape", ())) == 2]
-    begin, end = matrix["data_offsets"]
-    dtype = {"F32": np.float32, "F64": np.float64, "I8": np.int8}[matrix["dtype"]]
+    (one,) = [one for key, one in json.loads(data[8:start]).items() if name in key]
+    begin, end = one["data_offsets"]
+    dtype = {"F32": np.float32, "F64": np.float64, "I8": np.int8}[one["dtype"]]
     weights = np.frombuffer(data, dtype, offset=start + begin, count=(end - begin) // np.dtype(dtype).itemsize)
-    columns = weights.reshape(matrix["shape"])
-    assert columns[:, output].any()
-    columns[:, output] = 0
+    weights[:] = change(weights.reshape(one["shape"])).reshape(-1)
     (bundle / WEIGHTS).write_bytes(data)
     manifest = json.loads((bundle / "manifest.json").read_text())
     manifest["files"][WEIGHTS]["sha256"] = hashlib.sha256(data).hexdigest()
@@ -153,10 +150,17 @@ def test_zeroed_weights_of_one_output_are_found(
             loss=loss, probe=False,
         )  # fmt: skip
         assert verify(place).passed
-        zero_an_output(place, output)
+        forge(place, "weight", lambda weights, output=output: weights * (np.arange(4) != output))
         found = verify(place)
         assert not found.passed
         assert (found.segments[0].value, found.segments[0].channel) == ("outputs", output)
+    moved = tmp_path / "moved"
+    write_plan(
+        plan_of_readout(readout, device.spec, precision, recorded=recorded), moved, devices=[device],
+        precision=precision, recorded=recorded, spread=spread, washout=100, loss=loss, probe=False,
+    )  # fmt: skip
+    forge(moved, "bias", lambda bias: bias + 10 * spread)
+    assert not verify(moved).passed
     said = call_here("bundle", "verify", place)
     assert said.returncode == 1
     assert "outputs differ from the golden ones in segment 0" in said.stderr

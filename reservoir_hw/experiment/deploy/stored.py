@@ -34,11 +34,17 @@ class Stored:
         classes = series is not None and bool(series.classes)
         self.washout = 0 if classes else int(getattr(readout, "washout", 0))
         self.outputs = _outputs_of(row)
+        if self.outputs is not None:
+            shape = self.outputs.shape
+            self.lengths = np.array(row.record.get("test_lengths") or [shape[1]] * shape[0])
+            """Steps of each sequence: what lies beyond is padding."""
         self.ranges = Ranges.model_validate(row.record["ranges"], strict=False) if "ranges" in row.record else None
         self.notes: list[str] = []
         self.spread: np.ndarray | None = None
         if self.outputs is not None:
-            self.spread = spread_of(self.behind(self.outputs))
+            valid = np.arange(self.outputs.shape[1]) < self.lengths[:, None]
+            counted = self.behind(self.outputs)[self.behind(valid)]
+            self.spread = spread_of(counted if len(counted) else self.outputs[valid])
             least = np.maximum(STILL * np.abs(self.outputs).max(axis=(0, 1)), np.finfo(np.float32).tiny)
             still = np.flatnonzero(self.spread <= least)
             if still.size:
@@ -64,7 +70,7 @@ class Stored:
         """
         if self.outputs is None or self.spread is None:
             return
-        most, outputs, limit = min(self.outputs.shape[1], _MOST), first, INT8_LIMIT
+        most, outputs, limit = min(int(self.lengths[0]), _MOST), first, INT8_LIMIT
         if not deterministic:
             noise = np.abs(answers(first.shape[1]) - first) / self.spread
             limit = max(limit, _MARGIN * float(noise.max(initial=0.0)))

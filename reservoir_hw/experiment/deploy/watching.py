@@ -220,7 +220,7 @@ class _Limits:
 
 
 class _Still:
-    """Sees a device driven, and which of its states stay the same to the bit while its inputs move by `least`."""
+    """Sees a device driven, and which of its states stay the same to the bit while its inputs go away by `least`."""
 
     def __init__(self, least: np.ndarray | float) -> None:
         self._least = least
@@ -230,28 +230,32 @@ class _Still:
         """Another series begins."""
         del from_rest
         self._last: tuple[np.ndarray, ...] = ()
-        self._count: np.ndarray | int = 0
+        self._count = np.zeros((1, 1), int)
         self._seen: list[np.ndarray] = []
 
     def was_driven(self, inputs: np.ndarray, states: np.ndarray | None, seconds: float) -> None:
-        """Compare each step with the one before."""
+        """Count the steps of each stretch of equal states whose input is away from where it was when that began."""
         if states is None:
             return
         if not self._last:
             # A step that differs from the first.
             self._last = states[:, :1] + 1, inputs[:, :1]
-        last, self._last = self._last, (states[:, -1:].copy(), inputs[:, -1:].copy())
+        last, anchor = self._last
         # The first node nearly always tells.
-        if states.shape[1] == 1 and (states[:, 0, 0] != last[0][:, 0, 0]).all():
-            self._count = 0
+        if states.shape[1] == 1 and (states[:, 0, 0] != last[:, 0, 0]).all():
+            self._last, self._count = (states.copy(), inputs.copy()), np.zeros((len(states), 1), int)
             self._seen.append(np.zeros(states.shape[:2], bool))
             return
-        both = [np.concatenate(pair, 1) for pair in zip(last, (states, inputs), strict=True)]
-        same = (both[0][:, 1:] == both[0][:, :-1]).all(-1)
-        moved = (np.abs(np.diff(both[1], axis=1)) > self._least).any(-1)
-        total = np.cumsum(same & moved, 1) + np.reshape(self._count, (-1, 1))
-        count = total - np.maximum.accumulate(np.where(same, 0, total), 1)
-        self._count = count[:, -1]
+        before = np.concatenate([last, states], 1)
+        same = (before[:, 1:] == before[:, :-1]).all(-1)
+        # Of each step, the one that began its stretch: 0 was before this call.
+        began = np.maximum.accumulate(np.where(same, 0, np.arange(1, same.shape[1] + 1)), 1)
+        anchors = np.take_along_axis(np.concatenate([anchor, inputs], 1), began[..., None], 1)
+        away = np.cumsum((np.abs(inputs - anchors) > self._least).any(-1), 1)
+        carried = np.broadcast_to(self._count, (len(states), 1))
+        earlier = np.take_along_axis(np.concatenate([-carried, away], 1), began, 1)
+        count = away - earlier
+        self._last, self._count = (states[:, -1:].copy(), anchors[:, -1:]), count[:, -1:]
         self._seen.append(count >= STILL)
 
     def taken(self, shape: tuple[int, ...]) -> np.ndarray:

@@ -517,5 +517,7 @@ def _keep(run: PointRun, found: _Found) -> None:
     write_array(run.files.path_of(run.files.outputs), found.outputs)
     files = {"file": run.files.weights, "outputs": run.files.outputs}
     record = {"reservoir": found.device, "readout": {**files, **found.readout.report_}, "ranges": run.task.ranges}
+    if run.task.test.lengths is not None:
+        record["test_lengths"] = np.asarray(run.task.test.lengths).tolist()
     run.keep(evaluation, record, elsewhere=found.elsewhere)
     run.result.readout = found.readout

@@ -79,9 +79,11 @@ def test_a_quiet_input_is_no_frozen_reservoir(runner: EdgeRunner) -> None:
     device = runner.reservoirs[0]
     assert isinstance(device, Freezing)
     device.frozen = range(20, 60)
-    for width, frozen in ((0.1, 0), (20, 35)):
-        quiet = 1e5 + width * np.random.default_rng(0).choice([-1, 1], (1, 1, 2)) * np.resize([0, 1], (80, 1))
-        assert driven(runner, quiet, "steps")[1].figures()["frozen"] == frozen
+    random, slow = np.random.default_rng(0).uniform(-1, 1, (1, 80, 2)), np.arange(80)[None, :, None] * np.ones(2)
+    # The range is 100 wide. A slow input is told when it has gone away by a hundredth of it.
+    for inputs, frozen in ((0.1 * random, 0), (20 * random, 34), (0.3 * slow, 32)):
+        for how in ("steps", "pieces"):
+            assert driven(runner, 1e5 + inputs, how)[1].figures()["frozen"] == frozen, (how, frozen)
 
 
 def test_lines_steps_and_pieces_are_one(runner: EdgeRunner, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,6 +15,7 @@ from measured_task import known, write_table
 from reservoir_hw import Experiment
 from reservoir_hw.core.errors import ConfigurationError
 from reservoir_hw.experiment.deploy.export import export_run
+from reservoir_hw.experiment.deploy.stored import Stored
 from reservoir_hw.experiment.deploy.trained import trained_row
 from reservoir_hw.readout.edge import Bundle, EdgeRunner
 from reservoir_hw.readout.edge.spread import spread_of
@@ -113,6 +114,29 @@ def test_texts_and_classes_have_no_washout(tmp_path: Path) -> None:
     assert exported.manifest is not None
     assert exported.manifest.washout == 0
     assert not [note for note in exported.notes if note.startswith("From rest")]
+
+
+def test_padding_moves_no_output(tmp_path: Path) -> None:
+    """A long series among short ones: what the model answers behind their ends is no yardstick."""
+    random = np.random.default_rng(0)
+    for part, lengths in (("train", [300, 300]), ("test", [300, 40, 40, 40])):
+        (tmp_path / part).mkdir()
+        for number, length in enumerate(lengths):
+            u = 20 + 5 * random.uniform(-1, 1, length)
+            rows = "".join(f"{here:.9g},{before:.9g}\n" for here, before in zip(u, np.roll(u, 1), strict=True))
+            (tmp_path / part / f"{number}.csv").write_text("u,y\n" + rows)
+    run = run_of(
+        tmp_path,
+        "task: {kind: data, files: 'FOLDER/train/*.csv', inputs: {columns: [u]}, targets: {columns: [y]},"
+        " test: {files: 'FOLDER/test/*.csv'}, scale: {inputs: none, targets: none}}\n"
+        "reservoir: {kind: esn, nodes: 40, input_scaling: 0.02}\nreadout: {kind: ridge, alpha: 1e-6, washout: 10}\n"
+        "run: {folder: FOLDER/runs, states: null}\n",
+    )
+    found = Stored(trained_row(run))
+    outputs = np.load(trained_row(run).outputs)
+    kept = [row[10:length] for row, length in zip(outputs, [300, 40, 40, 40], strict=True)]
+    assert found.spread == pytest.approx(np.concatenate(kept).std(axis=0))
+    assert found.spread != pytest.approx(outputs[:, 10:].std(axis=(0, 1)), rel=0.2)
 
 
 def test_int8_that_destroys_a_forecast_is_refused(tmp_path: Path) -> None:

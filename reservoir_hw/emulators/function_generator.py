@@ -6,6 +6,7 @@ import math
 from abc import abstractmethod
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, ClassVar, Generic, TypeVar
 
 import numpy as np
@@ -15,11 +16,17 @@ from reservoir_hw.emulators.bench import SOURCE_OHM, OutputSettings, VirtualBenc
 from reservoir_hw.emulators.physics.signals import Interpolation
 from reservoir_hw.emulators.scpi.errors import ScpiError
 from reservoir_hw.emulators.scpi.instrument import ScpiDevice
+from reservoir_hw.emulators.scpi.tree import setting
 
 OPEN_CIRCUIT_V = 10.0
 
 
-def setting(name: str) -> Any:
+def channel_of(generator: Any, number: int) -> Any:
+    """The settings of a channel."""
+    return generator.channels[number]
+
+
+def limit(name: str) -> Any:
     """A limit that depends on a channel's other settings."""
     return lambda generator, channel: getattr(generator.channels[channel], name)
 
@@ -156,3 +163,7 @@ class FunctionGenerator(ScpiDevice, Generic[AnyChannel]):
         stopped = list(numbers)
         self.bench.stop(stopped)
         self._endless.difference_update(stopped)
+
+
+# A changed channel is brought to its output.
+channel_setting = partial(setting, of=channel_of, changed=FunctionGenerator._apply)

@@ -15,6 +15,8 @@ import math
 import threading
 import time
 from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,7 +26,7 @@ from reservoir_hw.emulators.physics.converter import to_codes
 from reservoir_hw.emulators.scpi.arguments import Boolean, Integer, Keyword, ListOf, Number, definite_block
 from reservoir_hw.emulators.scpi.errors import ScpiError
 from reservoir_hw.emulators.scpi.instrument import ScpiDevice
-from reservoir_hw.emulators.scpi.tree import command, query
+from reservoir_hw.emulators.scpi.tree import command, constant, query, setting
 
 HIGHEST_RATE_HZ = 5e9
 MEMORY_POINTS = 1_000_000
@@ -41,6 +43,7 @@ _BITS = {"NORM": 8, "HRES": 12}
 _TYPES = {"NORM": 0, "HRES": 3}
 _FORMATS = {"BYTE": 0, "WORD": 1, "ASC": 4}
 _CHANNELS = tuple(f"CHANnel{number}" for number in range(1, 5))
+CHANNEL = "CHANnel{channel:1-4}"
 
 
 @dataclass
@@ -103,6 +106,21 @@ class _Settings:
     unsigned: bool = True
     points: float = 1000
     points_mode: str = "NORM"
+
+
+def _settings(scope: Any) -> _Settings:
+    return scope._set
+
+
+def _channel(scope: Any, number: int) -> Channel:
+    return scope._set.channels[number]
+
+
+# These change what is being acquired, the others only what is sent.
+acquisition_setting = partial(setting, of=_settings, changed=lambda scope: scope._changed())
+channel_setting = partial(setting, of=_channel, changed=lambda scope, _: scope._changed())
+settled_setting = partial(setting, of=_channel, changed=lambda scope, number: scope._settle(number))
+transfer_setting = partial(setting, of=_settings)
 
 
 class InfiniiVision(ScpiDevice):
@@ -178,6 +196,10 @@ class InfiniiVision(ScpiDevice):
         """What is being acquired begins again with new settings."""
         if self._running:
             self._arm()
+
+    def _settle(self, channel: int) -> None:
+        self._set.channels[channel].settle()
+        self._changed()
 
     def _halt(self) -> None:
         with self._state:
@@ -265,26 +287,9 @@ class InfiniiVision(ScpiDevice):
         waiting = self._running and self._bench.armed
         return (RUNNING if self._running else 0) | (WAITING_FOR_TRIGGER if waiting else 0)
 
-    @command("ACQuire:TYPE", Keyword("NORMal", "HRESolution"))
-    def set_type(self, kind: str) -> None:
-        """`:ACQuire:TYPE`."""
-        self._set.kind = kind
-        self._changed()
-
-    @query("ACQuire:TYPE")
-    def type(self) -> str:
-        """`:ACQuire:TYPE?`."""
-        return self._set.kind
-
-    @command("ACQuire:COUNt", Integer(low=2, high=65536))
-    def set_count(self, count: int) -> None:
-        """`:ACQuire:COUNt`, of averages."""
-        self._set.count = count
-
-    @query("ACQuire:COUNt")
-    def count(self) -> int:
-        """`:ACQuire:COUNt?`."""
-        return self._set.count
+    type = acquisition_setting("ACQuire:TYPE", Keyword("NORMal", "HRESolution"), "kind")
+    count = transfer_setting("ACQuire:COUNt", Integer(low=2, high=65536), "count")
+    """Of averages."""
 
     @query("ACQuire:SRATe")
     def rate(self) -> float:
@@ -298,42 +303,25 @@ class InfiniiVision(ScpiDevice):
 
     # ---- channels -------------------------------------------------------------------------------
 
-    @command("CHANnel{channel:1-4}:DISPlay", Boolean())
-    def set_display(self, channel: int, on: bool) -> None:
-        """`:CHANnel<n>:DISPlay`: only channels that are on are recorded."""
-        self._set.channels[channel].on = on
-        self._changed()
-
-    @query("CHANnel{channel:1-4}:DISPlay")
-    def display(self, channel: int) -> bool:
-        """`:CHANnel<n>:DISPlay?`."""
-        return self._set.channels[channel].on
-
-    @command(
-        "CHANnel{channel:1-4}:RANGe",
+    display = channel_setting(CHANNEL + ":DISPlay", Boolean(), "on")
+    """Only channels that are on are recorded."""
+    range = settled_setting(
+        CHANNEL + ":RANGe",
         Number(
             "V",
             low=lambda device, channel: 8e-3 * device.probe(channel),
             high=lambda device, channel: device.highest_range_v(channel),
         ),
+        "range_v",
     )
-    def set_range(self, channel: int, volts: float) -> None:
-        """`:CHANnel<n>:RANGe`: from the bottom of the screen to its top."""
-        self._set.channels[channel].range_v = volts
-        self._set.channels[channel].settle()
-        self._changed()
-
-    @query("CHANnel{channel:1-4}:RANGe")
-    def range(self, channel: int) -> float:
-        """`:CHANnel<n>:RANGe?`."""
-        return self._set.channels[channel].range_v
+    """From the bottom of the screen to its top."""
 
     def highest_range_v(self, channel: int) -> float:
         """What `:CHANnel<n>:RANGe` takes at most."""
         return self._set.channels[channel].highest_range_v()
 
     @command(
-        "CHANnel{channel:1-4}:SCALe",
+        CHANNEL + ":SCALe",
         Number(
             "V",
             low=lambda device, channel: 8e-3 * device.probe(channel) / VOLT_DIVISIONS,
@@ -342,49 +330,32 @@ class InfiniiVision(ScpiDevice):
     )
     def set_scale(self, channel: int, volts: float) -> None:
         """`:CHANnel<n>:SCALe`: volts per division."""
-        self.set_range(channel, volts * VOLT_DIVISIONS)
+        self._set.channels[channel].range_v = volts * VOLT_DIVISIONS
+        self._settle(channel)
 
-    @query("CHANnel{channel:1-4}:SCALe")
+    @query(CHANNEL + ":SCALe")
     def scale(self, channel: int) -> float:
         """`:CHANnel<n>:SCALe?`."""
         return self._set.channels[channel].range_v / VOLT_DIVISIONS
 
-    @command("CHANnel{channel:1-4}:OFFSet", Number("V"))
-    def set_offset(self, channel: int, volts: float) -> None:
-        """`:CHANnel<n>:OFFSet`: the middle of the screen. Without an error it becomes the nearest that there is."""
-        self._set.channels[channel].offset_v = volts
-        self._set.channels[channel].settle()
-        self._changed()
+    offset = settled_setting(CHANNEL + ":OFFSet", Number("V"), "offset_v")
+    """The middle of the screen. Without an error it becomes the nearest that there is."""
 
-    @query("CHANnel{channel:1-4}:OFFSet")
-    def offset(self, channel: int) -> float:
-        """`:CHANnel<n>:OFFSet?`."""
-        return self._set.channels[channel].offset_v
-
-    @command("CHANnel{channel:1-4}:COUPling", Keyword("DC", "AC"))
+    @command(CHANNEL + ":COUPling", Keyword("DC", "AC"))
     def set_coupling(self, channel: int, coupling: str) -> None:
         """`:CHANnel<n>:COUPling`."""
         if coupling == "AC":
             raise ScpiError(-241, "Hardware missing")
 
-    @query("CHANnel{channel:1-4}:COUPling")
+    @query(CHANNEL + ":COUPling")
     def coupling(self, channel: int) -> str:
         """`:CHANnel<n>:COUPling?`."""
         return "DC"
 
-    @command("CHANnel{channel:1-4}:IMPedance", Keyword("ONEMeg", "FIFTy"))
-    def set_impedance(self, channel: int, impedance: str) -> None:
-        """`:CHANnel<n>:IMPedance`. What loads an output is the bench's affair; the ranges are others."""
-        self._set.channels[channel].impedance = impedance
-        self._set.channels[channel].settle()
-        self._changed()
+    impedance = settled_setting(CHANNEL + ":IMPedance", Keyword("ONEMeg", "FIFTy"), "impedance")
+    """What loads an output is the bench's affair; the ranges are others."""
 
-    @query("CHANnel{channel:1-4}:IMPedance")
-    def impedance(self, channel: int) -> str:
-        """`:CHANnel<n>:IMPedance?`."""
-        return self._set.channels[channel].impedance
-
-    @command("CHANnel{channel:1-4}:PROBe", Number(low=0.1, high=10e3))
+    @command(CHANNEL + ":PROBe", Number(low=0.1, high=10e3))
     def set_probe(self, channel: int, attenuation: float) -> None:
         """`:CHANnel<n>:PROBe`: range, offset and trigger level stay what they are at the input."""
         settings = self._set.channels[channel]
@@ -395,108 +366,41 @@ class InfiniiVision(ScpiDevice):
         settings.level_v *= factor
         self._changed()
 
-    @query("CHANnel{channel:1-4}:PROBe")
+    @query(CHANNEL + ":PROBe")
     def probe(self, channel: int) -> float:
         """`:CHANnel<n>:PROBe?`."""
         return self._set.channels[channel].probe
 
-    @command("CHANnel{channel:1-4}:BWLimit", Boolean())
-    def set_bandwidth_limit(self, channel: int, limited: bool) -> None:
-        """`:CHANnel<n>:BWLimit`: a low pass of 20 MHz."""
-        self._set.channels[channel].limited = limited
-        self._changed()
-
-    @query("CHANnel{channel:1-4}:BWLimit")
-    def bandwidth_limit(self, channel: int) -> bool:
-        """`:CHANnel<n>:BWLimit?`."""
-        return self._set.channels[channel].limited
+    bandwidth_limit = channel_setting(CHANNEL + ":BWLimit", Boolean(), "limited")
+    """A low pass of 20 MHz."""
 
     # ---- time base ------------------------------------------------------------------------------
 
-    @command("TIMebase:MODE", Keyword("MAIN"))
-    def set_time_mode(self, mode: str) -> None:
-        """`:TIMebase:MODE`."""
-
-    @query("TIMebase:MODE")
-    def time_mode(self) -> str:
-        """`:TIMebase:MODE?`."""
-        return "MAIN"
-
-    @command("TIMebase:RANGe", Number("S", low=20e-9, high=500.0))
-    def set_time_range(self, seconds: float) -> None:
-        """`:TIMebase:RANGe`: from the left of the screen to its right."""
-        self._set.time_range_s = seconds
-        self._changed()
-
-    @query("TIMebase:RANGe")
-    def time_range(self) -> float:
-        """`:TIMebase:RANGe?`."""
-        return self._set.time_range_s
+    time_mode = constant("TIMebase:MODE", "MAIN", Keyword("MAIN"))
+    time_range = acquisition_setting("TIMebase:RANGe", Number("S", low=20e-9, high=500.0), "time_range_s")
+    """From the left of the screen to its right."""
 
     @command("TIMebase:SCALe", Number("S", low=2e-9, high=50.0))
     def set_time_scale(self, seconds: float) -> None:
         """`:TIMebase:SCALe`: seconds per division."""
-        self.set_time_range(seconds * TIME_DIVISIONS)
+        self._set.time_range_s = seconds * TIME_DIVISIONS
+        self._changed()
 
     @query("TIMebase:SCALe")
     def time_scale(self) -> float:
         """`:TIMebase:SCALe?`."""
         return self._set.time_range_s / TIME_DIVISIONS
 
-    @command("TIMebase:POSition", Number("S", low=-500.0, high=500.0))
-    def set_position(self, seconds: float) -> None:
-        """`:TIMebase:POSition`: the time of the reference since the trigger."""
-        self._set.position_s = seconds
-        self._changed()
-
-    @query("TIMebase:POSition")
-    def position(self) -> float:
-        """`:TIMebase:POSition?`."""
-        return self._set.position_s
-
-    @command("TIMebase:REFerence", Keyword("LEFT", "CENTer", "RIGHt"))
-    def set_reference(self, reference: str) -> None:
-        """`:TIMebase:REFerence`: one division from the left, the middle, one division from the right."""
-        self._set.reference = reference
-        self._changed()
-
-    @query("TIMebase:REFerence")
-    def reference(self) -> str:
-        """`:TIMebase:REFerence?`."""
-        return self._set.reference
+    position = acquisition_setting("TIMebase:POSition", Number("S", low=-500.0, high=500.0), "position_s")
+    """The time of the reference since the trigger."""
+    reference = acquisition_setting("TIMebase:REFerence", Keyword("LEFT", "CENTer", "RIGHt"), "reference")
+    """One division from the left, the middle, one division from the right."""
 
     # ---- trigger --------------------------------------------------------------------------------
 
-    @command("TRIGger:MODE", Keyword("EDGE"))
-    def set_trigger_mode(self, mode: str) -> None:
-        """`:TRIGger:MODE`."""
-
-    @query("TRIGger:MODE")
-    def trigger_mode(self) -> str:
-        """`:TRIGger:MODE?`."""
-        return "EDGE"
-
-    @command("TRIGger:SWEep", Keyword("AUTO", "NORMal"))
-    def set_sweep(self, sweep: str) -> None:
-        """`:TRIGger:SWEep`."""
-        self._set.sweep = sweep
-        self._changed()
-
-    @query("TRIGger:SWEep")
-    def sweep(self) -> str:
-        """`:TRIGger:SWEep?`."""
-        return self._set.sweep
-
-    @command("TRIGger[:EDGE]:SOURce", Keyword(*_CHANNELS, "EXTernal"))
-    def set_source(self, source: str) -> None:
-        """`:TRIGger[:EDGE]:SOURce`."""
-        self._set.source = source
-        self._changed()
-
-    @query("TRIGger[:EDGE]:SOURce")
-    def source(self) -> str:
-        """`:TRIGger[:EDGE]:SOURce?`."""
-        return self._set.source
+    trigger_mode = constant("TRIGger:MODE", "EDGE", Keyword("EDGE"))
+    sweep = acquisition_setting("TRIGger:SWEep", Keyword("AUTO", "NORMal"), "sweep")
+    source = acquisition_setting("TRIGger[:EDGE]:SOURce", Keyword(*_CHANNELS, "EXTernal"), "source")
 
     @command("TRIGger[:EDGE]:LEVel", Number("V"), Keyword(*_CHANNELS, "EXTernal"), required=1)
     def set_level(self, volts: float, source: str | None = None) -> None:
@@ -518,16 +422,7 @@ class InfiniiVision(ScpiDevice):
         source = source or self._set.source
         return self._set.external_level_v if source == "EXT" else self._set.channels[int(source[-1])].level_v
 
-    @command("TRIGger[:EDGE]:SLOPe", Keyword("POSitive", "NEGative"))
-    def set_slope(self, slope: str) -> None:
-        """`:TRIGger[:EDGE]:SLOPe`."""
-        self._set.slope = slope
-        self._changed()
-
-    @query("TRIGger[:EDGE]:SLOPe")
-    def slope(self) -> str:
-        """`:TRIGger[:EDGE]:SLOPe?`."""
-        return self._set.slope
+    slope = acquisition_setting("TRIGger[:EDGE]:SLOPe", Keyword("POSitive", "NEGative"), "slope")
 
     # ---- waveforms ------------------------------------------------------------------------------
 
@@ -541,35 +436,9 @@ class InfiniiVision(ScpiDevice):
         """`:WAVeform:SOURce?`."""
         return f"CHAN{self._set.waveform_source}"
 
-    @command("WAVeform:FORMat", Keyword("BYTE", "WORD", "ASCii"))
-    def set_format(self, name: str) -> None:
-        """`:WAVeform:FORMat`."""
-        self._set.format = name
-
-    @query("WAVeform:FORMat")
-    def format(self) -> str:
-        """`:WAVeform:FORMat?`."""
-        return self._set.format
-
-    @command("WAVeform:BYTeorder", Keyword("LSBFirst", "MSBFirst"))
-    def set_byte_order(self, order: str) -> None:
-        """`:WAVeform:BYTeorder`."""
-        self._set.byte_order = order
-
-    @query("WAVeform:BYTeorder")
-    def byte_order(self) -> str:
-        """`:WAVeform:BYTeorder?`."""
-        return self._set.byte_order
-
-    @command("WAVeform:UNSigned", Boolean())
-    def set_unsigned(self, unsigned: bool) -> None:
-        """`:WAVeform:UNSigned`."""
-        self._set.unsigned = unsigned
-
-    @query("WAVeform:UNSigned")
-    def unsigned(self) -> bool:
-        """`:WAVeform:UNSigned?`."""
-        return self._set.unsigned
+    format = transfer_setting("WAVeform:FORMat", Keyword("BYTE", "WORD", "ASCii"), "format")
+    byte_order = transfer_setting("WAVeform:BYTeorder", Keyword("LSBFirst", "MSBFirst"), "byte_order")
+    unsigned = transfer_setting("WAVeform:UNSigned", Boolean(), "unsigned")
 
     @command("WAVeform:POINts", Integer(low=100, high=8e6))
     def set_waveform_points(self, points: float) -> None:
@@ -583,15 +452,8 @@ class InfiniiVision(ScpiDevice):
         """`:WAVeform:POINts?`: as many as `:WAVeform:DATA?` gives, 0 if it has nothing to give."""
         return f"{self._taken()[1]:+d}"
 
-    @command("WAVeform:POINts:MODE", Keyword("NORMal", "MAXimum", "RAW"))
-    def set_points_mode(self, mode: str) -> None:
-        """`:WAVeform:POINts:MODE`: the measurement record, or the raw one, which there is when it has stopped."""
-        self._set.points_mode = mode
-
-    @query("WAVeform:POINts:MODE")
-    def points_mode(self) -> str:
-        """`:WAVeform:POINts:MODE?`."""
-        return self._set.points_mode
+    points_mode = transfer_setting("WAVeform:POINts:MODE", Keyword("NORMal", "MAXimum", "RAW"), "points_mode")
+    """The measurement record, or the raw one, which there is when it has stopped."""
 
     @query("WAVeform:PREamble")
     def preamble(self) -> str:

@@ -15,12 +15,12 @@ from typing import Any
 import numpy as np
 
 from reservoir_hw.emulators.bench import VirtualBench
-from reservoir_hw.emulators.function_generator import FunctionGenerator, negative, setting
+from reservoir_hw.emulators.function_generator import FunctionGenerator, channel_of, channel_setting, limit, negative
 from reservoir_hw.emulators.keysight.channel import HIGHEST_HZ, Channel
 from reservoir_hw.emulators.keysight.waveform_memory import BUILT_IN, FULL_SCALE, Counts, WaveformMemory
 from reservoir_hw.emulators.scpi.arguments import Boolean, Integer, Keyword, Number, Numbers, String
 from reservoir_hw.emulators.scpi.errors import ScpiError
-from reservoir_hw.emulators.scpi.tree import command, query
+from reservoir_hw.emulators.scpi.tree import command, query, setting
 
 SOURCE, OUTPUT, TRIGGER = "[SOURce{channel:1-2}:]", "OUTPut{channel:1-2}", "TRIGger{channel:1-2}"
 # The second track of a waveform is an option (IQ player), which is not installed.
@@ -29,16 +29,16 @@ MEMORY_SAMPLES = 1_048_576
 SMALLEST_STEP_V = 1e-3
 
 
-FREQUENCY = Number("HZ", 1e-6, setting("highest_hz"), default=1e3, clips=True)
+FREQUENCY = Number("HZ", 1e-6, limit("highest_hz"), default=1e3, clips=True)
 AMPLITUDE = Number(
-    ("V", "VPP"), setting("lowest_vpp"), lambda generator, n: 2 * generator.channels[n].highest_v, clips=True
+    ("V", "VPP"), limit("lowest_vpp"), lambda generator, n: 2 * generator.channels[n].highest_v, clips=True
 )
-OFFSET = Number("V", negative("highest_offset_v"), setting("highest_offset_v"), default=0.0, clips=True)
-LEVEL = Number("V", negative("highest_v"), setting("highest_v"), clips=True)
+OFFSET = Number("V", negative("highest_offset_v"), limit("highest_offset_v"), default=0.0, clips=True)
+LEVEL = Number("V", negative("highest_v"), limit("highest_v"), clips=True)
 # Of a sine: what the emulated instrument takes for any shape.
 _VPP_OF_VRMS = 2 * math.sqrt(2)
 LOAD = Number("OHM", 1.0, 10e3, default=50.0, infinity=True, clips=True)
-RATE = Number("SA/S", 1e-6, setting("highest_rate_hz"), default=40e3, clips=True)
+RATE = Number("SA/S", 1e-6, limit("highest_rate_hz"), default=40e3, clips=True)
 CYCLES = Integer((), 1, 100_000_000, default=1, infinity=True, clips=True)
 INTERVAL = Number("S", 1e-6, 8000.0, clips=True)
 NAME = String(bare=True)
@@ -154,15 +154,8 @@ class Keysight33512B(FunctionGenerator[Channel]):
         shown = channel.amplitude_vpp / (_VPP_OF_VRMS if channel.unit == "VRMS" else 1)
         return shown if limit is None else limit
 
-    @command(SOURCE + "VOLTage:UNIT", Keyword("VPP", "VRMS"))
-    def set_amplitude_unit(self, number: int, unit: str) -> None:
-        """`VOLTage:UNIT`: of what `VOLTage` takes and says. The signal stays the same."""
-        self.channels[number].unit = unit
-
-    @query(SOURCE + "VOLTage:UNIT")
-    def amplitude_unit(self, number: int) -> str:
-        """`VOLTage:UNIT?`."""
-        return self.channels[number].unit
+    amplitude_unit = setting(SOURCE + "VOLTage:UNIT", Keyword("VPP", "VRMS"), "unit", of=channel_of)
+    """Of what `VOLTage` takes and says. The signal stays the same."""
 
     @command(SOURCE + "VOLTage:OFFSet", OFFSET)
     def set_offset(self, number: int, value: float) -> None:
@@ -210,27 +203,9 @@ class Keysight33512B(FunctionGenerator[Channel]):
 
     # ---- outputs --------------------------------------------------------------------------------
 
-    @command(OUTPUT + "[:STATe]", Boolean())
-    def set_output(self, number: int, on: bool) -> None:
-        """`OUTPut`."""
-        self.channels[number].on = on
-        self._apply(number)
-
-    @query(OUTPUT + "[:STATe]")
-    def output(self, number: int) -> bool:
-        """`OUTPut?`."""
-        return self.channels[number].on
-
-    @command(OUTPUT + ":POLarity", Keyword("NORMal", "INVerted"))
-    def set_polarity(self, number: int, polarity: str) -> None:
-        """`OUTPut:POLarity`: of the waveform, around its offset."""
-        self.channels[number].polarity = polarity
-        self._apply(number)
-
-    @query(OUTPUT + ":POLarity")
-    def polarity(self, number: int) -> str:
-        """`OUTPut:POLarity?`."""
-        return self.channels[number].polarity
+    output = channel_setting(OUTPUT + "[:STATe]", Boolean(), "on")
+    polarity = channel_setting(OUTPUT + ":POLarity", Keyword("NORMal", "INVerted"), "polarity")
+    """Of the waveform, around its offset."""
 
     @command(OUTPUT + ":LOAD", LOAD)
     def set_load(self, number: int, ohm: float) -> None:
@@ -245,15 +220,8 @@ class Keysight33512B(FunctionGenerator[Channel]):
 
     # ---- arbitrary waveforms --------------------------------------------------------------------
 
-    @command("FORMat:BORDer", Keyword("NORMal", "SWAPped"))
-    def set_byte_order(self, order: str) -> None:
-        """`FORMat:BORDer`: NORM has the most significant byte first."""
-        self._byte_order = order
-
-    @query("FORMat:BORDer")
-    def byte_order(self) -> str:
-        """`FORMat:BORDer?`."""
-        return self._byte_order
+    byte_order = setting("FORMat:BORDer", Keyword("NORMal", "SWAPped"), "_byte_order")
+    """NORM has the most significant byte first."""
 
     @command(SOURCE + "DATA:VOLatile:CLEar")
     def clear_waveforms(self, number: int) -> None:
@@ -369,27 +337,9 @@ class Keysight33512B(FunctionGenerator[Channel]):
 
     # ---- bursts and triggers --------------------------------------------------------------------
 
-    @command(SOURCE + "BURSt[:STATe]", Boolean())
-    def set_burst(self, number: int, on: bool) -> None:
-        """`BURSt:STATe`."""
-        self.channels[number].burst = on
-        self._apply(number)
-
-    @query(SOURCE + "BURSt[:STATe]")
-    def burst(self, number: int) -> bool:
-        """`BURSt:STATe?`."""
-        return self.channels[number].burst
-
-    @command(SOURCE + "BURSt:MODE", Keyword("TRIGgered", "GATed"))
-    def set_burst_mode(self, number: int, mode: str) -> None:
-        """`BURSt:MODE`. Nothing is connected to the input that gates."""
-        self.channels[number].burst_mode = mode
-        self._apply(number)
-
-    @query(SOURCE + "BURSt:MODE")
-    def burst_mode(self, number: int) -> str:
-        """`BURSt:MODE?`."""
-        return self.channels[number].burst_mode
+    burst = channel_setting(SOURCE + "BURSt[:STATe]", Boolean(), "burst")
+    burst_mode = channel_setting(SOURCE + "BURSt:MODE", Keyword("TRIGgered", "GATed"), "burst_mode")
+    """Nothing is connected to the input that gates."""
 
     @command(SOURCE + "BURSt:NCYCles", CYCLES)
     def set_cycles(self, number: int, value: float) -> None:
@@ -406,27 +356,10 @@ class Keysight33512B(FunctionGenerator[Channel]):
         """`BURSt:NCYCles?`."""
         return float(self.channels[number].cycles)
 
-    @command(SOURCE + "BURSt:PHASe", Number("DEG", -360.0, 360.0))
-    def set_burst_phase(self, number: int, value: float) -> None:
-        """`BURSt:PHASe`: with which sample of an arbitrary waveform a burst begins, and where the output waits."""
-        self.channels[number].burst_phase_deg = value
-        self._apply(number)
-
-    @query(SOURCE + "BURSt:PHASe")
-    def burst_phase(self, number: int) -> float:
-        """`BURSt:PHASe?`."""
-        return self.channels[number].burst_phase_deg
-
-    @command(SOURCE + "BURSt:INTernal:PERiod", INTERVAL)
-    def set_burst_period(self, number: int, value: float) -> None:
-        """`BURSt:INTernal:PERiod`, for the source IMM."""
-        self.channels[number].burst_period_s = value
-        self._apply(number)
-
-    @query(SOURCE + "BURSt:INTernal:PERiod")
-    def burst_period(self, number: int) -> float:
-        """`BURSt:INTernal:PERiod?`."""
-        return self.channels[number].burst_period_s
+    burst_phase = channel_setting(SOURCE + "BURSt:PHASe", Number("DEG", -360.0, 360.0), "burst_phase_deg")
+    """With which sample of an arbitrary waveform a burst begins, and where the output waits."""
+    burst_period = channel_setting(SOURCE + "BURSt:INTernal:PERiod", INTERVAL, "burst_period_s")
+    """For the source IMM."""
 
     @command(TRIGGER + ":SOURce", Keyword("IMMediate", "EXTernal", "TIMer", "BUS"))
     def set_source(self, number: int, source: str) -> None:
@@ -443,16 +376,8 @@ class Keysight33512B(FunctionGenerator[Channel]):
         """`TRIGger:SOURce?`."""
         return self.channels[number].source
 
-    @command(TRIGGER + ":TIMer", INTERVAL)
-    def set_timer(self, number: int, value: float) -> None:
-        """`TRIGger:TIMer`, for the source TIM."""
-        self.channels[number].timer_s = value
-        self._apply(number)
-
-    @query(TRIGGER + ":TIMer")
-    def timer(self, number: int) -> float:
-        """`TRIGger:TIMer?`."""
-        return self.channels[number].timer_s
+    timer = channel_setting(TRIGGER + ":TIMer", INTERVAL, "timer_s")
+    """For the source TIM."""
 
     @command(TRIGGER + "[:IMMediate]")
     def trigger_now(self, number: int) -> None:

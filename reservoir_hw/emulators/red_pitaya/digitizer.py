@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from dataclasses import dataclass, field
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,7 +14,7 @@ from reservoir_hw.emulators.physics.converter import to_codes
 from reservoir_hw.emulators.red_pitaya.language import BASE_RATE_HZ, BITS, BUFFER_SAMPLES, Board
 from reservoir_hw.emulators.scpi.arguments import Boolean, Integer, Keyword, Number
 from reservoir_hw.emulators.scpi.errors import ScpiError
-from reservoir_hw.emulators.scpi.tree import command, query
+from reservoir_hw.emulators.scpi.tree import command, constant, query, setting
 
 INPUT = "ACQ:SOUR{channel:1-2}"
 RANGES_V = {"LV": 1.0, "HV": 20.0}
@@ -35,10 +36,13 @@ class _Settings:
 
     factor: int = 1
     averages: bool = True
-    volts: bool = True
+    units: str = "VOLTS"
     delay: int = 0
     level_v: float = 0.0
     gains: dict[int, str] = field(default_factory=lambda: {1: "LV", 2: "LV"})
+
+
+acquisition_setting = partial(setting, of=lambda board: board._set)
 
 
 class Digitizer(Board):
@@ -103,7 +107,7 @@ class Digitizer(Board):
         """`ACQ:RST`."""
         self.stop_acquisition()
         with self._state:
-            self._set, self._codes, self.binary = _Settings(), None, False
+            self._set, self._codes, self.array_format = _Settings(), None, "ASCII"
 
     @command("ACQ:DEC:Factor", Integer((), 1, COARSEST))
     def set_factor(self, factor: int) -> None:
@@ -130,15 +134,8 @@ class Digitizer(Board):
         """`ACQ:SRATe?`."""
         return f"{BASE_RATE_HZ / self._set.factor:9.0f} Hz"
 
-    @command("ACQ:AVG", Boolean())
-    def set_averaging(self, on: bool) -> None:
-        """`ACQ:AVG`: samples are means of what decimation leaves out."""
-        self._set.averages = on
-
-    @query("ACQ:AVG")
-    def averaging(self) -> bool:
-        """`ACQ:AVG?`."""
-        return self._set.averages
+    averaging = acquisition_setting("ACQ:AVG", Boolean(), "averages")
+    """Samples are means of what decimation leaves out."""
 
     @command(INPUT + ":GAIN", Keyword(*RANGES_V))
     def set_gain(self, number: int, gain: str) -> None:
@@ -150,10 +147,7 @@ class Digitizer(Board):
         """`ACQ:SOUR<n>:GAIN?`."""
         return self._set.gains[number]
 
-    @query("ACQ:BUF:SIZE")
-    def buffer_size(self) -> int:
-        """`ACQ:BUF:SIZE?`."""
-        return BUFFER_SAMPLES
+    buffer_size = constant("ACQ:BUF:SIZE", BUFFER_SAMPLES)
 
     # ---- trigger --------------------------------------------------------------------------------
 
@@ -195,15 +189,7 @@ class Digitizer(Board):
         """`ACQ:TRig:DLY?`."""
         return self._set.delay
 
-    @command("ACQ:TRig:LEV", Number("V", -RANGES_V["HV"], RANGES_V["HV"]))
-    def set_level(self, volts: float) -> None:
-        """`ACQ:TRig:LEV`."""
-        self._set.level_v = volts
-
-    @query("ACQ:TRig:LEV")
-    def level(self) -> float:
-        """`ACQ:TRig:LEV?`."""
-        return self._set.level_v
+    level = acquisition_setting("ACQ:TRig:LEV", Number("V", -RANGES_V["HV"], RANGES_V["HV"]), "level_v")
 
     @query("ACQ:TPOS")
     def trigger_position(self) -> int:
@@ -212,15 +198,7 @@ class Digitizer(Board):
 
     # ---- records --------------------------------------------------------------------------------
 
-    @command("ACQ:DATA:Units", Keyword("RAW", "VOLTS"))
-    def set_units(self, units: str) -> None:
-        """`ACQ:DATA:Units`."""
-        self._set.volts = units == "VOLTS"
-
-    @query("ACQ:DATA:Units")
-    def units(self) -> str:
-        """`ACQ:DATA:Units?`."""
-        return "VOLTS" if self._set.volts else "RAW"
+    units = acquisition_setting("ACQ:DATA:Units", Keyword("RAW", "VOLTS"), "units")
 
     @query(INPUT + ":DATA")
     def data(self, number: int) -> NDArray[np.generic]:
@@ -229,7 +207,7 @@ class Digitizer(Board):
         if self._codes is None:
             raise ScpiError(-230)
         codes = self._codes[number]
-        if not self._set.volts:
+        if self._set.units == "RAW":
             return codes
         return (codes * (RANGES_V[self._set.gains[number]] / _HALF)).astype(np.float32)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,7 @@ from reservoir_hw.emulators.physics.shapes import CYCLE_SAMPLES, SHAPES
 from reservoir_hw.emulators.red_pitaya.language import BASE_RATE_HZ, BITS, BUFFER_SAMPLES, Board
 from reservoir_hw.emulators.scpi.arguments import Boolean, Integer, Keyword, Number, Numbers
 from reservoir_hw.emulators.scpi.errors import ScpiError
-from reservoir_hw.emulators.scpi.tree import command, query
+from reservoir_hw.emulators.scpi.tree import command, constant, query, setting
 
 SOURCE, OUTPUT = "SOUR{channel:1-2}", "OUTPUT{channel:1-2}"
 FULL_SCALE_V = 1.0
@@ -43,7 +44,7 @@ class Channel:
     amplitude_v: float = 0.8
     offset_v: float = 0.0
     samples: NDArray[np.float32] = field(default_factory=lambda: np.zeros(BUFFER_SAMPLES, np.float32))
-    burst: bool = False
+    mode: str = "CONTINUOUS"
     cycles: int = 1
     first_v: float = 0.0
     last_v: float = 0.0
@@ -74,7 +75,15 @@ class Channel:
             data, rate_hz = SHAPES[_SHAPES[self.function]], self.frequency_hz * CYCLE_SAMPLES
         codes = to_codes(np.asarray(data, np.float64), 2 * FULL_SCALE_V, 0.0, BITS) - _HALF
         volts = self.offset_v + self.amplitude_v * codes / _HALF
-        return Waveform(volts, rate_hz, self.cycles if self.burst else None)
+        return Waveform(volts, rate_hz, self.cycles if self.mode == "BURST" else None)
+
+
+def _channel(board: Any, number: int) -> Channel:
+    return board.channels[number]
+
+
+# A changed channel is brought to its output.
+channel_setting = partial(setting, of=_channel, changed=lambda board, number: board._apply(number))
 
 
 class Generator(Board):
@@ -88,7 +97,7 @@ class Generator(Board):
         """Bring a changed channel to its output. A burst that was played is over, a signal without end goes on."""
         channel = self.channels[number]
         self.bench.set_output(number, channel.output)
-        if channel.on and channel.triggered and not channel.burst:
+        if channel.on and channel.triggered and channel.mode == "CONTINUOUS":
             self.bench.start([number])
 
     def _start(self, numbers: list[int]) -> None:
@@ -109,29 +118,11 @@ class Generator(Board):
     def set_outputs(self, on: bool) -> None:
         """`OUTPUT:STATE`: both."""
         for number in self.channels:
-            self.set_output(number, on)
+            self.channels[number].on = on
+            self._apply(number)
 
-    @command(OUTPUT + ":STATE", Boolean())
-    def set_output(self, number: int, on: bool) -> None:
-        """`OUTPUT<n>:STATE`."""
-        self.channels[number].on = on
-        self._apply(number)
-
-    @query(OUTPUT + ":STATE")
-    def output(self, number: int) -> bool:
-        """`OUTPUT<n>:STATE?`."""
-        return self.channels[number].on
-
-    @command(SOURCE + ":FUNC", Keyword("ARBITRARY", "DC", *_SHAPES))
-    def set_function(self, number: int, function: str) -> None:
-        """`SOUR<n>:FUNC`."""
-        self.channels[number].function = function
-        self._apply(number)
-
-    @query(SOURCE + ":FUNC")
-    def function(self, number: int) -> str:
-        """`SOUR<n>:FUNC?`."""
-        return self.channels[number].function
+    output = channel_setting(OUTPUT + ":STATE", Boolean(), "on")
+    function = channel_setting(SOURCE + ":FUNC", Keyword("ARBITRARY", "DC", *_SHAPES), "function")
 
     @command(SOURCE + ":FREQ:FIX", Number("HZ", 0.0, BASE_RATE_HZ / 2))
     def set_frequency(self, number: int, value: float) -> None:
@@ -146,27 +137,11 @@ class Generator(Board):
         """`SOUR<n>:FREQ:FIX?`."""
         return self.channels[number].frequency_hz
 
-    @command(SOURCE + ":VOLT", Number("V", _minus("offset_v"), _left("offset_v")))
-    def set_amplitude(self, number: int, value: float) -> None:
-        """`SOUR<n>:VOLT`: volts of a sample of 1."""
-        self.channels[number].amplitude_v = value
-        self._apply(number)
-
-    @query(SOURCE + ":VOLT")
-    def amplitude(self, number: int) -> float:
-        """`SOUR<n>:VOLT?`."""
-        return self.channels[number].amplitude_v
-
-    @command(SOURCE + ":VOLT:OFFS", Number("V", _minus("amplitude_v"), _left("amplitude_v")))
-    def set_offset(self, number: int, value: float) -> None:
-        """`SOUR<n>:VOLT:OFFS`."""
-        self.channels[number].offset_v = value
-        self._apply(number)
-
-    @query(SOURCE + ":VOLT:OFFS")
-    def offset(self, number: int) -> float:
-        """`SOUR<n>:VOLT:OFFS?`."""
-        return self.channels[number].offset_v
+    amplitude = channel_setting(SOURCE + ":VOLT", Number("V", _minus("offset_v"), _left("offset_v")), "amplitude_v")
+    """Volts of a sample of 1."""
+    offset = channel_setting(
+        SOURCE + ":VOLT:OFFS", Number("V", _minus("amplitude_v"), _left("amplitude_v")), "offset_v"
+    )
 
     @command(SOURCE + ":TRAC:DATA:DATA", Numbers(-1.0, 1.0))
     def load(self, number: int, samples: NDArray[np.float64]) -> None:
@@ -181,68 +156,15 @@ class Generator(Board):
         """`SOUR<n>:TRAC:DATA:DATA?`."""
         return self.channels[number].samples
 
-    @command(SOURCE + ":BURS:STAT", Keyword("BURST", "CONTINUOUS"))
-    def set_burst(self, number: int, mode: str) -> None:
-        """`SOUR<n>:BURS:STAT`."""
-        self.channels[number].burst = mode == "BURST"
-        self._apply(number)
-
-    @query(SOURCE + ":BURS:STAT")
-    def burst(self, number: int) -> str:
-        """`SOUR<n>:BURS:STAT?`."""
-        return "BURST" if self.channels[number].burst else "CONTINUOUS"
-
-    @command(SOURCE + ":BURS:NCYC", Integer((), 1, 65536))
-    def set_cycles(self, number: int, value: int) -> None:
-        """`SOUR<n>:BURS:NCYC`."""
-        self.channels[number].cycles = value
-        self._apply(number)
-
-    @query(SOURCE + ":BURS:NCYC")
-    def cycles(self, number: int) -> int:
-        """`SOUR<n>:BURS:NCYC?`."""
-        return self.channels[number].cycles
-
-    @command(SOURCE + ":BURS:NOR", Integer((), 1, 1))
-    def set_repetitions(self, number: int, value: int) -> None:
-        """`SOUR<n>:BURS:NOR`: one burst for each trigger."""
-
-    @query(SOURCE + ":BURS:NOR")
-    def repetitions(self, number: int) -> int:
-        """`SOUR<n>:BURS:NOR?`."""
-        return 1
-
-    @command(SOURCE + ":BURS:INITValue", LEVEL)
-    def set_first_level(self, number: int, value: float) -> None:
-        """`SOUR<n>:BURS:INITValue`: the level before the first trigger."""
-        self.channels[number].first_v = value
-        self._apply(number)
-
-    @query(SOURCE + ":BURS:INITValue")
-    def first_level(self, number: int) -> float:
-        """`SOUR<n>:BURS:INITValue?`."""
-        return self.channels[number].first_v
-
-    @command(SOURCE + ":BURS:LASTValue", LEVEL)
-    def set_last_level(self, number: int, value: float) -> None:
-        """`SOUR<n>:BURS:LASTValue`: the level after a burst."""
-        self.channels[number].last_v = value
-        self._apply(number)
-
-    @query(SOURCE + ":BURS:LASTValue")
-    def last_level(self, number: int) -> float:
-        """`SOUR<n>:BURS:LASTValue?`."""
-        return self.channels[number].last_v
-
-    @command(SOURCE + ":TRig:SOUR", Keyword("INT", "EXT_PE", "EXT_NE"))
-    def set_source(self, number: int, source: str) -> None:
-        """`SOUR<n>:TRig:SOUR`. Nothing is connected to the external trigger."""
-        self.channels[number].source = source
-
-    @query(SOURCE + ":TRig:SOUR")
-    def source(self, number: int) -> str:
-        """`SOUR<n>:TRig:SOUR?`."""
-        return self.channels[number].source
+    burst = channel_setting(SOURCE + ":BURS:STAT", Keyword("BURST", "CONTINUOUS"), "mode")
+    cycles = channel_setting(SOURCE + ":BURS:NCYC", Integer((), 1, 65536), "cycles")
+    repetitions = constant(SOURCE + ":BURS:NOR", 1, Integer((), 1, 1))
+    """One burst for each trigger."""
+    first_level = channel_setting(SOURCE + ":BURS:INITValue", LEVEL, "first_v")
+    """The levels before the first trigger, and after a burst."""
+    last_level = channel_setting(SOURCE + ":BURS:LASTValue", LEVEL, "last_v")
+    source = setting(SOURCE + ":TRig:SOUR", Keyword("INT", "EXT_PE", "EXT_NE"), "source", of=_channel)
+    """Nothing is connected to the external trigger."""
 
     @command("SOUR:TRig:INT")
     def trigger_both(self) -> None:

@@ -10,7 +10,7 @@ from reservoir_hw.emulators.bench import VirtualBench
 from reservoir_hw.emulators.scpi.arguments import Keyword, definite_block
 from reservoir_hw.emulators.scpi.errors import ScpiError
 from reservoir_hw.emulators.scpi.instrument import ScpiDevice
-from reservoir_hw.emulators.scpi.tree import command, query
+from reservoir_hw.emulators.scpi.tree import constant, query, setting
 
 BASE_RATE_HZ = 125e6
 BUFFER_SAMPLES = 16384
@@ -25,7 +25,7 @@ class Board(ScpiDevice):
     def __init__(self, bench: VirtualBench) -> None:
         super().__init__()
         self.bench = bench
-        self.binary = False
+        self.array_format = "ASCII"
 
     def reset(self) -> None:
         """`*RST` changes nothing: `GEN:RST` and `ACQ:RST` do."""
@@ -45,33 +45,19 @@ class Board(ScpiDevice):
         return super().answer(value)
 
     def _array(self, values: np.ndarray) -> bytes:
-        if self.binary:
+        if self.array_format == "BIN":
             # The most significant byte first.
             return definite_block(values.astype(values.dtype.newbyteorder(">")).data)
         digits = "%d" if values.dtype.kind == "i" else "%f"
         return ("{" + ",".join([digits % value for value in values.tolist()]) + "}").encode()
 
-    @command("ACQ:DATA:FORMAT", Keyword("BIN", "ASCII"))
-    def set_format(self, name: str) -> None:
-        """`ACQ:DATA:FORMAT`: of all arrays, also those of the generator."""
-        self.binary = name == "BIN"
-
-    @query("ACQ:DATA:FORMAT")
-    def format(self) -> str:
-        """`ACQ:DATA:FORMAT?`."""
-        return "BIN" if self.binary else "ASCII"
+    format = setting("ACQ:DATA:FORMAT", Keyword("BIN", "ASCII"), "array_format")
+    """Of all arrays, also those of the generator."""
 
     @query("SYSTem:ERRor:COUNt")
     def error_count(self) -> int:
         """`SYSTem:ERRor:COUNt?`."""
         return len(self._errors)
 
-    @query("SYSTem:BRD:ID")
-    def board_id(self) -> int:
-        """`SYSTem:BRD:ID?`."""
-        return 1
-
-    @query("SYSTem:BRD:Name")
-    def board_name(self) -> str:
-        """`SYSTem:BRD:Name?`."""
-        return "STEMlab 125-14 v1.0"
+    board_id = constant("SYSTem:BRD:ID", 1)
+    board_name = constant("SYSTem:BRD:Name", "STEMlab 125-14 v1.0")

@@ -56,6 +56,10 @@ class Argument:
         """The value of all arguments that are left."""
         raise NotImplementedError
 
+    def told(self, value: Any) -> Any:
+        """What the query of a `setting` returns for a value that was read."""
+        return value
+
 
 def _text(token: Token) -> bytes:
     if isinstance(token, memoryview):

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 from reservoir_hw.emulators.scpi.arguments import Integer
 from reservoir_hw.emulators.scpi.errors import ErrorQueue, ScpiError
-from reservoir_hw.emulators.scpi.tree import Call, CommandTree, command, query
+from reservoir_hw.emulators.scpi.tree import Call, CommandTree, command, query, setting
 
 log = logging.getLogger(__name__)
 
@@ -29,7 +29,7 @@ def _never() -> bool:
 
 
 class MessageDevice:
-    """An instrument as of IEEE 488.2. Subclasses declare commands with `command` and `query`, and override the hooks.
+    """An instrument as of IEEE 488.2. Subclasses declare commands as `tree` has it, and override the hooks.
 
     A message is carried out as a whole before the next one, whoever sent it. A command that cannot be understood (-1xx)
     ends its message; after other errors the rest of the message is carried out.
@@ -199,15 +199,7 @@ class MessageDevice:
         self._events = 0
         return events
 
-    @command("*ESE", REGISTER)
-    def common_set_event_enable(self, mask: int) -> None:
-        """`*ESE`."""
-        self._event_enable = mask
-
-    @query("*ESE")
-    def common_event_enable(self) -> int:
-        """`*ESE?`."""
-        return self._event_enable
+    common_event_enable = setting("*ESE", REGISTER, "_event_enable")
 
     @query("*STB")
     def common_status_byte(self) -> int:

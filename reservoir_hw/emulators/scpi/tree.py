@@ -1,4 +1,4 @@
-"""Commands of an instrument, declared on the methods that carry them out.
+"""Commands of an instrument, declared on the methods that carry them out, or for a plain attribute in one line.
 
     class Generator(ScpiDevice):
         @command("[SOURce{channel:1-2}:]FREQuency[:FIXed]", Number("HZ", low=1e-6, high=30e6))
@@ -6,6 +6,9 @@
 
         @query("[SOURce{channel:1-2}:]FREQuency[:FIXed]")
         def frequency(self, channel): return self.frequencies[channel]
+
+        display = setting("DISPlay", Boolean(), "_display_is_on")
+        unit = constant("UNIT", "V", Keyword("V"))
 
 A header has the capitals of its short form. `[...]` may be left out. `{name:1-2}` is a numeric suffix, 1 if it is left
 out; a suffix beyond the range is -114.
@@ -16,7 +19,7 @@ from __future__ import annotations
 import functools
 import re
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from reservoir_hw.emulators.scpi.arguments import Argument, forms
@@ -32,14 +35,21 @@ _SIGNS = {"[": "(?:", "]": ")?", ":": ":"}
 
 @dataclass(frozen=True)
 class Declared:
-    """One header with its arguments, and the name of the method behind it."""
+    """One header with its arguments, and the method behind it, which gets the device first."""
 
     header: str
     arguments: tuple[Argument, ...]
     required: int
     is_query: bool
+    method: Callable[..., Any]
     indefinite: bool = False
-    method: str = ""
+
+
+@dataclass(frozen=True)
+class Pair:
+    """A command and a query of the same header, as a class attribute."""
+
+    scpi_headers: tuple[Declared, Declared]
 
 
 def command(header: str, *arguments: Argument, required: int | None = None) -> Callable[[Method], Method]:
@@ -68,13 +78,61 @@ def query(
     return _declare(header, arguments, required, is_query=True, indefinite=indefinite)
 
 
+def pair(header: str, argument: Argument, change: Callable[..., Any], tell: Callable[..., Any]) -> Pair:
+    """Declare a command with one argument and its query.
+
+    Args:
+        header, argument: As for `command`.
+        change: Gets the device, the header's suffixes and the value.
+        tell: Gets the device and the suffixes, and returns the answer.
+    """
+    changing = Declared(header, (argument,), 1, is_query=False, method=change)
+    return Pair((changing, Declared(header, (), 0, is_query=True, method=tell)))
+
+
+def setting(
+    header: str,
+    argument: Argument,
+    attribute: str,
+    of: Callable[..., Any] = lambda device, *suffixes: device,
+    changed: Callable[..., None] = lambda device, *suffixes: None,
+) -> Pair:
+    """Declare a command that sets an attribute, and the query that answers it.
+
+    Args:
+        header, argument: As for `command`.
+        attribute: Its name.
+        of: What has the attribute: gets the device and the header's suffixes. By default it is the device.
+        changed: What the command does then, by default nothing. It gets the same.
+    """
+
+    def change(device: Any, *given: Any) -> None:
+        *suffixes, value = given
+        setattr(of(device, *suffixes), attribute, value)
+        changed(device, *suffixes)
+
+    def tell(device: Any, *suffixes: int) -> Any:
+        return argument.told(getattr(of(device, *suffixes), attribute))
+
+    return pair(header, argument, change, tell)
+
+
+def constant(header: str, answer: Any, argument: Argument | None = None) -> Any:
+    """Declare a query that always answers the same. With an argument, a command accepts it and changes nothing."""
+
+    def tell(device: Any, *suffixes: int) -> Any:
+        return answer
+
+    return pair(header, argument, lambda *given: None, tell) if argument else query(header)(tell)
+
+
 def _declare(
     header: str, arguments: tuple[Argument, ...], required: int | None, *, is_query: bool, indefinite: bool = False
 ) -> Callable[[Method], Method]:
     needed = len(arguments) if required is None else required
-    declared = Declared(header, arguments, needed, is_query, indefinite)
 
     def mark(method: Method) -> Method:
+        declared = Declared(header, arguments, needed, is_query, method, indefinite)
         setattr(method, "scpi_headers", (*getattr(method, "scpi_headers", ()), declared))  # noqa: B010
         return method
 
@@ -103,7 +161,7 @@ class Call:
         else:
             if len(tokens) > len(kinds):
                 raise ScpiError(-108)
-        return getattr(device, self.declared.method)(*self.suffixes, *values)
+        return self.declared.method(device, *self.suffixes, *values)
 
 
 class CommandTree:
@@ -111,9 +169,7 @@ class CommandTree:
 
     def __init__(self, owner: type) -> None:
         nodes = [
-            _Node(replace(declared, method=name))
-            for name in dir(owner)
-            for declared in getattr(getattr(owner, name), "scpi_headers", ())
+            _Node(declared) for name in dir(owner) for declared in getattr(getattr(owner, name), "scpi_headers", ())
         ]
         # `OUTPUT:STATE` may mean something else than `OUTPUT1:STATE`.
         self._nodes = sorted(nodes, key=lambda node: len(node.ranges))

@@ -8,10 +8,10 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from reservoir_hw.emulators.scpi.arguments import Boolean, Integer, Keyword, ListOf, Number, Numbers, String
+from reservoir_hw.emulators.scpi.arguments import Argument, Boolean, Integer, Keyword, ListOf, Number, Numbers, String
 from reservoir_hw.emulators.scpi.errors import ScpiError
 from reservoir_hw.emulators.scpi.instrument import ScpiDevice
-from reservoir_hw.emulators.scpi.tree import command, query
+from reservoir_hw.emulators.scpi.tree import Pair, command, pair, query, setting
 from reservoir_hw.emulators.smu.bench import FilmBench
 
 _ELEMENTS = ("VOLT", "CURR", "RES", "TIME", "STAT")
@@ -26,17 +26,16 @@ _VOLT = "SOURce{source:1-1}:VOLTage"
 _LEVEL = _VOLT + "[:LEVel][:IMMediate][:AMPLitude]"
 
 
-def _setting(header: str, argument: Any, default: Any) -> Any:
-    """A command and a query of a setting that changes nothing on this bench."""
+def unused(header: str, argument: Argument, default: Any) -> Pair:
+    """A setting that changes nothing on this bench."""
 
-    def change(self: SourceMeter, *given: Any) -> None:
-        self.plain[header] = given[-1]
+    def change(meter: Any, *given: Any) -> None:
+        meter.plain[header] = given[-1]
 
-    def tell(self: SourceMeter, *suffixes: int) -> Any:
-        del suffixes
-        return self.plain.get(header, default)
+    def tell(meter: Any, *suffixes: int) -> Any:
+        return meter.plain.get(header, default)
 
-    return command(header, argument)(change), query(header)(tell)
+    return pair(header, argument, change, tell)
 
 
 class SourceMeter(ScpiDevice):
@@ -58,7 +57,7 @@ class SourceMeter(ScpiDevice):
         self.plain.clear()
         self._elements = [*_ELEMENTS]
         self._measured = {"CURR"}
-        self._compliance_a, self._list, self._is_list = 105e-6, [0.0], False
+        self._compliance_a, self._list, self._mode = 105e-6, [0.0], "FIX"
         self._triggers = self._arms = 1
         self._readings: list[list[float]] = []
         self._buffer: list[list[float]] = []
@@ -113,17 +112,8 @@ class SourceMeter(ScpiDevice):
         del source
         return float(self._bench.source[1])
 
-    @command(_VOLT + ":MODE", Keyword("FIXed", "LIST"))
-    def set_mode(self, source: int, mode: str) -> None:
-        """`SOURce:VOLTage:MODE`: the level, or a list of levels."""
-        del source
-        self._is_list = mode == "LIST"
-
-    @query(_VOLT + ":MODE")
-    def mode(self, source: int) -> str:
-        """`SOURce:VOLTage:MODE?`."""
-        del source
-        return "LIST" if self._is_list else "FIX"
+    mode = setting(_VOLT + ":MODE", Keyword("FIXed", "LIST"), "_mode")
+    """The level, or a list of levels."""
 
     @command("SOURce{source:1-1}:LIST:VOLTage", Numbers(low=-_LARGEST_V, high=_LARGEST_V))
     def set_list(self, source: int, volts: Any) -> None:
@@ -234,7 +224,7 @@ class SourceMeter(ScpiDevice):
             raise ScpiError(803, "Not permitted with OUTPUT off")
         self._readings = []
         for number in range(self._triggers * self._arms):
-            if self._is_list:
+            if self._mode == "LIST":
                 self._bench.set_source(self._list[number % len(self._list)])
             self._readings.append(self._reading())
         self._measurement_events |= _READING
@@ -342,29 +332,27 @@ class SourceMeter(ScpiDevice):
 
     # ---- settings that change nothing here ------------------------------------------------------
 
-    set_volt_range, volt_range = _setting(_VOLT + ":RANGe", Number("V", low=-_LARGEST_V, high=_LARGEST_V), 20.0)
-    set_volt_auto, volt_auto = _setting(_VOLT + ":RANGe:AUTO", Boolean(), True)
-    set_delay, delay = _setting("SOURce{source:1-1}:DELay", Number("S", low=0.0, high=999.9999), 0.0)
-    set_delay_auto, delay_auto = _setting("SOURce{source:1-1}:DELay:AUTO", Boolean(), True)
-    set_clear_auto, clear_auto = _setting("SOURce{source:1-1}:CLEar:AUTO", Boolean(), False)
-    set_range, range_ = _setting(
-        "[SENSe{sense:1-1}:]CURRent[:DC]:RANGe[:UPPer]", Number("A", low=-1.05, high=1.05), 1e-4
-    )
-    set_range_auto, range_auto = _setting("[SENSe{sense:1-1}:]CURRent[:DC]:RANGe:AUTO", Boolean(), True)
-    set_nplc, nplc = _setting("[SENSe{sense:1-1}:]CURRent[:DC]:NPLCycles", Number(low=0.01, high=10.0), 1.0)
-    set_concurrent, concurrent = _setting("[SENSe{sense:1-1}:]FUNCtion:CONCurrent", Boolean(), True)
-    set_ohms_mode, ohms_mode = _setting("[SENSe{sense:1-1}:]RESistance:MODE", Keyword("AUTO", "MANual"), "AUTO")
-    set_averaging, averaging = _setting("[SENSe{sense:1-1}:]AVERage[:STATe]", Boolean(), False)
-    set_average_count, average_count = _setting("[SENSe{sense:1-1}:]AVERage:COUNt", Integer(low=1, high=100), 10)
-    set_filter, filter_ = _setting("[SENSe{sense:1-1}:]AVERage:TCONtrol", Keyword("REPeat", "MOVing"), "REP")
-    set_trigger_delay, trigger_delay = _setting("TRIGger:DELay", Number("S", low=0.0, high=999.9999), 0.0)
-    set_trigger_source, trigger_source = _setting("TRIGger:SOURce", Keyword("IMMediate", "TLINk"), "IMM")
-    set_arm_source, arm_source = _setting("ARM:SOURce", Keyword("IMMediate", "BUS", "TIMer", "MANual"), "IMM")
-    set_off_state, off_state = _setting("OUTPut:SMODe", Keyword("HIMPedance", "NORMal", "ZERO", "GUARd"), "NORM")
-    set_remote, remote = _setting("SYSTem:RSENse", Boolean(), False)
-    set_auto_zero, auto_zero = _setting("SYSTem:AZERo[:STATe]", Boolean(), True)
-    set_display, display = _setting("DISPlay:ENABle", Boolean(), True)
-    set_terminals, terminals = _setting("ROUTe:TERMinals", Keyword("FRONt", "REAR"), "FRON")
+    volt_range = unused(_VOLT + ":RANGe", Number("V", low=-_LARGEST_V, high=_LARGEST_V), 20.0)
+    volt_auto = unused(_VOLT + ":RANGe:AUTO", Boolean(), True)
+    delay = unused("SOURce{source:1-1}:DELay", Number("S", low=0.0, high=999.9999), 0.0)
+    delay_auto = unused("SOURce{source:1-1}:DELay:AUTO", Boolean(), True)
+    clear_auto = unused("SOURce{source:1-1}:CLEar:AUTO", Boolean(), False)
+    range_ = unused("[SENSe{sense:1-1}:]CURRent[:DC]:RANGe[:UPPer]", Number("A", low=-1.05, high=1.05), 1e-4)
+    range_auto = unused("[SENSe{sense:1-1}:]CURRent[:DC]:RANGe:AUTO", Boolean(), True)
+    nplc = unused("[SENSe{sense:1-1}:]CURRent[:DC]:NPLCycles", Number(low=0.01, high=10.0), 1.0)
+    concurrent = unused("[SENSe{sense:1-1}:]FUNCtion:CONCurrent", Boolean(), True)
+    ohms_mode = unused("[SENSe{sense:1-1}:]RESistance:MODE", Keyword("AUTO", "MANual"), "AUTO")
+    averaging = unused("[SENSe{sense:1-1}:]AVERage[:STATe]", Boolean(), False)
+    average_count = unused("[SENSe{sense:1-1}:]AVERage:COUNt", Integer(low=1, high=100), 10)
+    filter_ = unused("[SENSe{sense:1-1}:]AVERage:TCONtrol", Keyword("REPeat", "MOVing"), "REP")
+    trigger_delay = unused("TRIGger:DELay", Number("S", low=0.0, high=999.9999), 0.0)
+    trigger_source = unused("TRIGger:SOURce", Keyword("IMMediate", "TLINk"), "IMM")
+    arm_source = unused("ARM:SOURce", Keyword("IMMediate", "BUS", "TIMer", "MANual"), "IMM")
+    off_state = unused("OUTPut:SMODe", Keyword("HIMPedance", "NORMal", "ZERO", "GUARd"), "NORM")
+    remote = unused("SYSTem:RSENse", Boolean(), False)
+    auto_zero = unused("SYSTem:AZERo[:STATe]", Boolean(), True)
+    display = unused("DISPlay:ENABle", Boolean(), True)
+    terminals = unused("ROUTe:TERMinals", Keyword("FRONt", "REAR"), "FRON")
 
     # ---- how ------------------------------------------------------------------------------------
 

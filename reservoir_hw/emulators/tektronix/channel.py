@@ -31,7 +31,7 @@ class Channel(GeneratorChannel):
     memory: WaveformMemory
     frequency_hz: float = 1e6
     amplitude_vpp: float = 1.0
-    inverted: bool = False
+    polarity: str = "NORM"
     phase_rad: float = 0.0
     cycles: float = 5
 
@@ -60,7 +60,7 @@ class Channel(GeneratorChannel):
         else:
             shape, rate_hz = SHAPES[self.function], self.frequency_hz * CYCLE_SAMPLES
         shape = np.roll(shape, -round(self.phase_rad / (2 * math.pi) * len(shape)))
-        amplitude_vpp = -self.amplitude_vpp if self.inverted else self.amplitude_vpp
+        amplitude_vpp = -self.amplitude_vpp if self.polarity == "INV" else self.amplitude_vpp
         return self.offset_v + shape * (amplitude_vpp / 2), rate_hz
 
     def _arbitrary(self) -> tuple[NDArray[np.float64], float]:

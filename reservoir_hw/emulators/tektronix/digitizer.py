@@ -18,12 +18,13 @@ from __future__ import annotations
 import threading
 import time
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from reservoir_hw.emulators.bench import Acquisition, VirtualBench
 from reservoir_hw.emulators.scpi.arguments import Boolean, Integer, Number, definite_block
 from reservoir_hw.emulators.scpi.errors import ScpiError
-from reservoir_hw.emulators.scpi.tree import command, query
+from reservoir_hw.emulators.scpi.tree import command, constant, query, setting
 from reservoir_hw.emulators.tektronix.inputs import Input
 from reservoir_hw.emulators.tektronix.oscilloscope import Choice, ExecutionError, Oscilloscope, RunOrStop, Word
 from reservoir_hw.emulators.tektronix.record import DIVISION_CODES, Record, converted
@@ -78,6 +79,26 @@ class _Transfer:
     width: int = 1
     start: int = 1
     stop: int = 2500
+
+
+def _settings(scope: Any) -> _Settings:
+    return scope._set
+
+
+def _time(scope: Any) -> TimeBase:
+    return scope._set.time
+
+
+def _input(scope: Any, *suffixes: int) -> Input:
+    return scope.channel(suffixes[-1])
+
+
+# After a change, what is being acquired begins again.
+scope_setting = partial(setting, of=_settings, changed=lambda scope: scope._changed())
+time_setting = partial(setting, of=_time, changed=lambda scope: scope._changed())
+input_setting = partial(setting, of=_input, changed=lambda scope, *_: scope._changed())
+settled_setting = partial(setting, of=_input, changed=lambda scope, number: scope._settle(number))
+transfer_setting = partial(setting, of=lambda scope: scope._transfer)
 
 
 class Mso54(Oscilloscope):
@@ -184,26 +205,8 @@ class Mso54(Oscilloscope):
         self._look()
         return self._running
 
-    @command("ACQuire:STOPAfter", Choice("RUNSTop", "SEQuence"))
-    def set_stop_after(self, what: str) -> None:
-        """`ACQuire:STOPAfter`."""
-        self._set.stop_after = what
-
-    @query("ACQuire:STOPAfter")
-    def stop_after(self) -> Word:
-        """`ACQuire:STOPAfter?`."""
-        return Word(self._set.stop_after)
-
-    @command("ACQuire:MODe", Choice("SAMple", "HIRes"))
-    def set_mode(self, mode: str) -> None:
-        """`ACQuire:MODe`."""
-        self._set.mode = mode
-        self._changed()
-
-    @query("ACQuire:MODe")
-    def mode(self) -> Word:
-        """`ACQuire:MODe?`."""
-        return Word(self._set.mode)
+    stop_after = setting("ACQuire:STOPAfter", Choice("RUNSTop", "SEQuence"), "stop_after", of=_settings)
+    mode = scope_setting("ACQuire:MODe", Choice("SAMple", "HIRes"), "mode")
 
     @query("ACQuire:NUMACq")
     def acquired(self) -> int:
@@ -211,10 +214,7 @@ class Mso54(Oscilloscope):
         self._look()
         return self._acquired
 
-    @query("ACQuire:MAXSamplerate")
-    def highest_rate(self) -> float:
-        """`ACQuire:MAXSamplerate?`."""
-        return HIGHEST_RATE_HZ
+    highest_rate = constant("ACQuire:MAXSamplerate", HIGHEST_RATE_HZ)
 
     @query("BUSY")
     def busy(self) -> bool:
@@ -224,61 +224,16 @@ class Mso54(Oscilloscope):
 
     # ---- channels -------------------------------------------------------------------------------
 
-    @command("DISplay:WAVEView{view:1-1}:" + CHANNEL + ":STATE", Boolean())
-    def set_view(self, _view: int, channel: int, on: bool) -> None:
-        """`DISplay:WAVEView:CH<x>:STATE`: only channels that are on are recorded."""
-        self.set_display(channel, on)
-
-    @query("DISplay:WAVEView{view:1-1}:" + CHANNEL + ":STATE")
-    def view(self, _view: int, channel: int) -> bool:
-        """`DISplay:WAVEView:CH<x>:STATE?`."""
-        return self.channel(channel).on
-
-    @command("DISplay:GLObal:" + CHANNEL + ":STATE", Boolean())
-    @command("SELect:" + CHANNEL, Boolean())
-    def set_display(self, channel: int, on: bool) -> None:
-        """`DISplay:GLObal:CH<x>:STATE`."""
-        self.channel(channel).on = on
-        self._changed()
-
-    @query("DISplay:GLObal:" + CHANNEL + ":STATE")
-    @query("SELect:" + CHANNEL)
-    def display(self, channel: int) -> bool:
-        """`DISplay:GLObal:CH<x>:STATE?`."""
-        return self.channel(channel).on
-
-    @command(CHANNEL + ":SCAle", _range("lowest_scale_v", "highest_scale_v"))
-    def set_scale(self, channel: int, volts: float) -> None:
-        """`CH<x>:SCAle`: of a division."""
-        self.channel(channel).scale_v = volts
-        self._settle(channel)
-
-    @query(CHANNEL + ":SCAle")
-    def scale(self, channel: int) -> float:
-        """`CH<x>:SCAle?`."""
-        return self.channel(channel).scale_v
-
-    @command(CHANNEL + ":OFFSet", _range("lowest_offset_v", "highest_offset_v"))
-    def set_offset(self, channel: int, volts: float) -> None:
-        """`CH<x>:OFFSet`: what stands at the position."""
-        self.channel(channel).offset_v = volts
-        self._settle(channel)
-
-    @query(CHANNEL + ":OFFSet")
-    def offset(self, channel: int) -> float:
-        """`CH<x>:OFFSet?`."""
-        return self.channel(channel).offset_v
-
-    @command(CHANNEL + ":POSition", Number((), -5.0, 5.0, clips=True))
-    def set_position(self, channel: int, divisions: float) -> None:
-        """`CH<x>:POSition`: above the middle of the screen."""
-        self.channel(channel).position = divisions
-        self._settle(channel)
-
-    @query(CHANNEL + ":POSition")
-    def position(self, channel: int) -> float:
-        """`CH<x>:POSition?`."""
-        return self.channel(channel).position
+    view = input_setting("DISplay:WAVEView{view:1-1}:" + CHANNEL + ":STATE", Boolean(), "on")
+    display = input_setting("DISplay:GLObal:" + CHANNEL + ":STATE", Boolean(), "on")
+    selected = input_setting("SELect:" + CHANNEL, Boolean(), "on")
+    """Only channels that are on are recorded."""
+    scale = settled_setting(CHANNEL + ":SCAle", _range("lowest_scale_v", "highest_scale_v"), "scale_v")
+    """Of a division."""
+    offset = settled_setting(CHANNEL + ":OFFSet", _range("lowest_offset_v", "highest_offset_v"), "offset_v")
+    """What stands at the position."""
+    position = settled_setting(CHANNEL + ":POSition", Number((), -5.0, 5.0, clips=True), "position")
+    """Divisions above the middle of the screen."""
 
     @command(CHANNEL + ":TERmination", Number("OHM", 50.0, 1e6))
     def set_termination(self, channel: int, ohm: float) -> None:
@@ -293,23 +248,8 @@ class Mso54(Oscilloscope):
         """`CH<x>:TERmination?`."""
         return self.channel(channel).termination_ohm
 
-    @command(CHANNEL + ":COUPling", Choice("DC"))
-    def set_coupling(self, channel: int, coupling: str) -> None:
-        """`CH<x>:COUPling`."""
-
-    @query(CHANNEL + ":COUPling")
-    def coupling(self, channel: int) -> Word:
-        """`CH<x>:COUPling?`."""
-        return Word("DC")
-
-    @command(CHANNEL + ":BANdwidth", Choice("FULl"))
-    def set_bandwidth(self, channel: int, bandwidth: str) -> None:
-        """`CH<x>:BANdwidth`."""
-
-    @query(CHANNEL + ":BANdwidth")
-    def bandwidth(self, channel: int) -> float:
-        """`CH<x>:BANdwidth?`."""
-        return BANDWIDTH_HZ
+    coupling = constant(CHANNEL + ":COUPling", Word("DC"), Choice("DC"))
+    bandwidth = constant(CHANNEL + ":BANdwidth", BANDWIDTH_HZ, Choice("FULl"))
 
     @query(CHANNEL + ":CLIPping")
     def clipping(self, channel: int) -> bool:
@@ -317,20 +257,10 @@ class Mso54(Oscilloscope):
         self._look()
         return bool(self._record and self._record.clipped.get(channel))
 
-    @query(CHANNEL + ":PROBETYPE")
-    def probe_type(self, channel: int) -> Word:
-        """`CH<x>:PROBETYPE?`."""
-        return Word("ANALOG")
-
-    @query(CHANNEL + ":PRObe:ID:TYPe")
-    def probe_name(self, channel: int) -> str:
-        """`CH<x>:PRObe:ID:TYPe?`: none is connected."""
-        return '"No Probe Detected"'
-
-    @query(CHANNEL + ":PRObe:ID:SERnumber")
-    def probe_serial(self, channel: int) -> str:
-        """`CH<x>:PRObe:ID:SERnumber?`."""
-        return '"N/A"'
+    probe_type = constant(CHANNEL + ":PROBETYPE", Word("ANALOG"))
+    probe_name = constant(CHANNEL + ":PRObe:ID:TYPe", '"No Probe Detected"')
+    """None is connected."""
+    probe_serial = constant(CHANNEL + ":PRObe:ID:SERnumber", '"N/A"')
 
     def _settle(self, channel: int) -> None:
         self.channel(channel).settle()
@@ -352,15 +282,10 @@ class Mso54(Oscilloscope):
         """`HORizontal:MODe?`."""
         return Word("MANual" if self._set.time.manual else "AUTO")
 
-    @command("HORizontal:MODe:MANual:CONFIGure", Choice("HORIZontalscale", "RECORDLength"))
-    def set_follower(self, what: str) -> None:
-        """`HORizontal:MODe:MANual:CONFIGure`: what follows when the sample rate changes."""
-        self._set.time.keeps_points = what == "HORIZontalscale"
-
-    @query("HORizontal:MODe:MANual:CONFIGure")
-    def follower(self) -> Word:
-        """`HORizontal:MODe:MANual:CONFIGure?`."""
-        return Word("HORIZontalscale" if self._set.time.keeps_points else "RECORDLength")
+    follower = setting(
+        "HORizontal:MODe:MANual:CONFIGure", Choice("HORIZontalscale", "RECORDLength"), "follower", of=_time
+    )
+    """What follows when the sample rate changes."""
 
     @command("HORizontal:SAMPLERate", Number((), LOWEST_RATE_HZ, HIGHEST_RATE_HZ, clips=True))
     @command("HORizontal:MODe:SAMPLERate", Number((), LOWEST_RATE_HZ, HIGHEST_RATE_HZ, clips=True))
@@ -414,27 +339,9 @@ class Mso54(Oscilloscope):
         """`HORizontal:POSition?`: with a delay, it is the middle."""
         return 50.0 if self._set.time.delayed else self._set.time.position
 
-    @command("HORizontal:DELay:MODe", Boolean())
-    def set_delayed(self, on: bool) -> None:
-        """`HORizontal:DELay:MODe`: the middle of the record lies `DELay:TIMe` after the trigger."""
-        self._set.time.delayed = on
-        self._changed()
-
-    @query("HORizontal:DELay:MODe")
-    def delayed(self) -> bool:
-        """`HORizontal:DELay:MODe?`."""
-        return self._set.time.delayed
-
-    @command("HORizontal:DELay:TIMe", Number("S", -1000.0, 1000.0, clips=True))
-    def set_delay(self, seconds: float) -> None:
-        """`HORizontal:DELay:TIMe`."""
-        self._set.time.delay_s = seconds
-        self._changed()
-
-    @query("HORizontal:DELay:TIMe")
-    def delay(self) -> float:
-        """`HORizontal:DELay:TIMe?`."""
-        return self._set.time.delay_s
+    delayed = time_setting("HORizontal:DELay:MODe", Boolean(), "delayed")
+    """The middle of the record lies `DELay:TIMe` after the trigger."""
+    delay = time_setting("HORizontal:DELay:TIMe", Number("S", -1000.0, 1000.0, clips=True), "delay_s")
 
     def _expect_manual(self) -> None:
         if not self._set.time.manual:
@@ -453,25 +360,8 @@ class Mso54(Oscilloscope):
         self._look()
         return Word("READy" if self._running else "SAVe")
 
-    @command("TRIGger:A:TYPe", Choice("EDGE"))
-    def set_trigger_type(self, kind: str) -> None:
-        """`TRIGger:A:TYPe`."""
-
-    @query("TRIGger:A:TYPe")
-    def trigger_type(self) -> Word:
-        """`TRIGger:A:TYPe?`."""
-        return Word("EDGE")
-
-    @command("TRIGger:A:MODe", Choice("AUTO", "NORMal"))
-    def set_trigger_mode(self, mode: str) -> None:
-        """`TRIGger:A:MODe`."""
-        self._set.trigger_mode = mode
-        self._changed()
-
-    @query("TRIGger:A:MODe")
-    def trigger_mode(self) -> Word:
-        """`TRIGger:A:MODe?`."""
-        return Word(self._set.trigger_mode)
+    trigger_type = constant("TRIGger:A:TYPe", Word("EDGE"), Choice("EDGE"))
+    trigger_mode = scope_setting("TRIGger:A:MODe", Choice("AUTO", "NORMal"), "trigger_mode")
 
     @command("TRIGger:A:EDGE:SOUrce", Choice(*CHANNELS, AUXILIARY))
     def set_source(self, source: str) -> None:
@@ -486,36 +376,9 @@ class Mso54(Oscilloscope):
         """`TRIGger:A:EDGE:SOUrce?`."""
         return Word(self._set.source)
 
-    @command("TRIGger:A:EDGE:SLOpe", Choice("RISe", "FALL"))
-    def set_slope(self, slope: str) -> None:
-        """`TRIGger:A:EDGE:SLOpe`."""
-        self._set.slope = slope
-        self._changed()
-
-    @query("TRIGger:A:EDGE:SLOpe")
-    def slope(self) -> Word:
-        """`TRIGger:A:EDGE:SLOpe?`."""
-        return Word(self._set.slope)
-
-    @command("TRIGger:A:EDGE:COUPling", Choice("DC"))
-    def set_trigger_coupling(self, coupling: str) -> None:
-        """`TRIGger:A:EDGE:COUPling`."""
-
-    @query("TRIGger:A:EDGE:COUPling")
-    def trigger_coupling(self) -> Word:
-        """`TRIGger:A:EDGE:COUPling?`."""
-        return Word("DC")
-
-    @command("TRIGger:A:LEVel:" + CHANNEL, _range("lowest_level_v", "highest_level_v"))
-    def set_level(self, channel: int, volts: float) -> None:
-        """`TRIGger:A:LEVel:CH<x>`."""
-        self.channel(channel).level_v = volts
-        self._changed()
-
-    @query("TRIGger:A:LEVel:" + CHANNEL)
-    def level(self, channel: int) -> float:
-        """`TRIGger:A:LEVel:CH<x>?`."""
-        return self.channel(channel).level_v
+    slope = scope_setting("TRIGger:A:EDGE:SLOpe", Choice("RISe", "FALL"), "slope")
+    trigger_coupling = constant("TRIGger:A:EDGE:COUPling", Word("DC"), Choice("DC"))
+    level = input_setting("TRIGger:A:LEVel:" + CHANNEL, _range("lowest_level_v", "highest_level_v"), "level_v")
 
     @command("TRIGger:AUXLevel", Number("V", -AUXILIARY_RANGE_V, AUXILIARY_RANGE_V, clips=True))
     def set_auxiliary_level(self, volts: float) -> None:
@@ -532,15 +395,7 @@ class Mso54(Oscilloscope):
 
     # ---- waveforms ------------------------------------------------------------------------------
 
-    @command("DATa:SOUrce", Choice(*CHANNELS))
-    def set_data_source(self, source: str) -> None:
-        """`DATa:SOUrce`."""
-        self._transfer.source = source
-
-    @query("DATa:SOUrce")
-    def data_source(self) -> Word:
-        """`DATa:SOUrce?`."""
-        return Word(self._transfer.source)
+    data_source = transfer_setting("DATa:SOUrce", Choice(*CHANNELS), "source")
 
     @query("DATa:SOUrce:AVAILable")
     def available(self) -> str:
@@ -572,61 +427,20 @@ class Mso54(Oscilloscope):
         """`WFMOutpre:ENCdg?`."""
         return Word("ASCii" if self._transfer.ascii else "BINary")
 
-    @command("WFMOutpre:BN_Fmt", Choice("RI"))
-    def set_representation(self, representation: str) -> None:
-        """`WFMOutpre:BN_Fmt`."""
-
-    @query("WFMOutpre:BN_Fmt")
-    def representation(self) -> Word:
-        """`WFMOutpre:BN_Fmt?`."""
-        return Word("RI")
-
-    @command("WFMOutpre:BYT_Or", Choice("LSB", "MSB"))
-    def set_byte_order(self, order: str) -> None:
-        """`WFMOutpre:BYT_Or`."""
-        self._transfer.byte_order = order
-
-    @query("WFMOutpre:BYT_Or")
-    def byte_order(self) -> Word:
-        """`WFMOutpre:BYT_Or?`."""
-        return Word(self._transfer.byte_order)
-
-    @command("DATa:WIDth", Integer((), 1, 2))
-    @command("WFMOutpre:BYT_Nr", Integer((), 1, 2))
-    def set_width(self, width: int) -> None:
-        """`DATa:WIDth`: bytes of a point."""
-        self._transfer.width = width
-
-    @query("DATa:WIDth")
-    @query("WFMOutpre:BYT_Nr")
-    def width(self) -> int:
-        """`DATa:WIDth?`."""
-        return self._transfer.width
+    representation = constant("WFMOutpre:BN_Fmt", Word("RI"), Choice("RI"))
+    byte_order = transfer_setting("WFMOutpre:BYT_Or", Choice("LSB", "MSB"), "byte_order")
+    width = transfer_setting("DATa:WIDth", Integer((), 1, 2), "width")
+    byte_count = transfer_setting("WFMOutpre:BYT_Nr", Integer((), 1, 2), "width")
+    """Bytes of a point."""
 
     @query("WFMOutpre:BIT_Nr")
     def bit_count(self) -> int:
         """`WFMOutpre:BIT_Nr?`."""
         return 8 * self._transfer.width
 
-    @command("DATa:STARt", Integer((), 1))
-    def set_start(self, point: int) -> None:
-        """`DATa:STARt`: the first point that is sent."""
-        self._transfer.start = point
-
-    @query("DATa:STARt")
-    def start(self) -> int:
-        """`DATa:STARt?`."""
-        return self._transfer.start
-
-    @command("DATa:STOP", Integer((), 1))
-    def set_stop(self, point: int) -> None:
-        """`DATa:STOP`: the last point that is sent."""
-        self._transfer.stop = point
-
-    @query("DATa:STOP")
-    def stop(self) -> int:
-        """`DATa:STOP?`."""
-        return self._transfer.stop
+    start = transfer_setting("DATa:STARt", Integer((), 1), "start")
+    """The first point that is sent, and the last."""
+    stop = transfer_setting("DATa:STOP", Integer((), 1), "stop")
 
     @query("WFMOutpre:NR_Pt")
     def sent_points(self) -> int:
@@ -650,10 +464,7 @@ class Mso54(Oscilloscope):
         record, _ = self._taken()
         return record.first_s + record.trigger_point / record.rate_hz
 
-    @query("WFMOutpre:XUNit")
-    def time_unit(self) -> str:
-        """`WFMOutpre:XUNit?`."""
-        return '"s"'
+    time_unit = constant("WFMOutpre:XUNit", '"s"')
 
     @query("WFMOutpre:YMUlt")
     def volt_step(self) -> float:
@@ -673,10 +484,7 @@ class Mso54(Oscilloscope):
         record, number = self._taken()
         return record.scales[number][1]
 
-    @query("WFMOutpre:YUNit")
-    def volt_unit(self) -> str:
-        """`WFMOutpre:YUNit?`."""
-        return '"V"'
+    volt_unit = constant("WFMOutpre:YUNit", '"V"')
 
     @query("CURVe")
     def curve(self) -> bytes:

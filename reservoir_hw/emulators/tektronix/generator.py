@@ -19,10 +19,10 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from reservoir_hw.emulators.bench import VirtualBench
-from reservoir_hw.emulators.function_generator import FunctionGenerator, negative, setting
+from reservoir_hw.emulators.function_generator import FunctionGenerator, channel_setting, limit, negative
 from reservoir_hw.emulators.scpi.arguments import Block, Boolean, Integer, Keyword, Number, definite_block
 from reservoir_hw.emulators.scpi.errors import ScpiError
-from reservoir_hw.emulators.scpi.tree import command, query
+from reservoir_hw.emulators.scpi.tree import command, constant, query, setting
 from reservoir_hw.emulators.tektronix.channel import ARBITRARY, Channel
 from reservoir_hw.emulators.tektronix.memory import (
     DEFAULT_POINTS,
@@ -48,10 +48,10 @@ def _rounded(value: float, step: float, digits: int) -> float:
     return float(f"{round(value / coarser) * coarser:.15g}")
 
 
-FREQUENCY = Number("HZ", setting("lowest_hz"), setting("highest_hz"))
-AMPLITUDE = Number(("V", "VPP"), setting("lowest_vpp"), setting("highest_vpp"))
-OFFSET = Number("V", negative("highest_offset_v"), setting("highest_offset_v"))
-LEVEL = Number("V", negative("highest_v"), setting("highest_v"))
+FREQUENCY = Number("HZ", limit("lowest_hz"), limit("highest_hz"))
+AMPLITUDE = Number(("V", "VPP"), limit("lowest_vpp"), limit("highest_vpp"))
+OFFSET = Number("V", negative("highest_offset_v"), limit("highest_offset_v"))
+LEVEL = Number("V", negative("highest_v"), limit("highest_v"))
 FUNCTION = Keyword("SINusoid", "SQUare", "RAMP", "DC", "USER", *USER, "EMEMory")
 EDIT_MEMORY, USER_MEMORY = Keyword("EMEMory"), Keyword("USER", *USER)
 ANY_MEMORY = Keyword("EMEMory", "USER", *USER)
@@ -158,25 +158,9 @@ class Afg3152C(FunctionGenerator[Channel]):
         """`FREQuency?`."""
         return self.channels[number].frequency_hz
 
-    @command(SOURCE + "FREQuency:MODE", Keyword("CW", "FIXed"))
-    def set_frequency_mode(self, number: int, mode: str) -> None:
-        """`FREQuency:MODE`."""
-
-    @query(SOURCE + "FREQuency:MODE")
-    def frequency_mode(self, number: int) -> str:
-        """`FREQuency:MODE?`."""
-        return "FIX"
-
-    @command(SOURCE + "PHASe[:ADJust]", Number("RAD", -math.pi, math.pi))
-    def set_phase(self, number: int, value: float) -> None:
-        """`PHASe`: where a cycle begins."""
-        self.channels[number].phase_rad = value
-        self._apply(number)
-
-    @query(SOURCE + "PHASe[:ADJust]")
-    def phase(self, number: int) -> float:
-        """`PHASe?`."""
-        return self.channels[number].phase_rad
+    frequency_mode = constant(SOURCE + "FREQuency:MODE", "FIX", Keyword("CW", "FIXed"))
+    phase = channel_setting(SOURCE + "PHASe[:ADJust]", Number("RAD", -math.pi, math.pi), "phase_rad")
+    """Where a cycle begins."""
 
     # ---- levels ---------------------------------------------------------------------------------
 
@@ -229,27 +213,11 @@ class Afg3152C(FunctionGenerator[Channel]):
         channel.amplitude_vpp, channel.offset_v = high - low, (high + low) / 2
         self._apply(number)
 
-    @command(SOURCE + "VOLTage:UNIT", Keyword("VPP"))
-    def set_amplitude_unit(self, number: int, unit: str) -> None:
-        """`VOLTage:UNIT`."""
-
-    @query(SOURCE + "VOLTage:UNIT")
-    def amplitude_unit(self, number: int) -> str:
-        """`VOLTage:UNIT?`."""
-        return "VPP"
+    amplitude_unit = constant(SOURCE + "VOLTage:UNIT", "VPP", Keyword("VPP"))
 
     # ---- outputs --------------------------------------------------------------------------------
 
-    @command(OUTPUT + "[:STATe]", Boolean())
-    def set_output(self, number: int, on: bool) -> None:
-        """`OUTPut`."""
-        self.channels[number].on = on
-        self._apply(number)
-
-    @query(OUTPUT + "[:STATe]")
-    def output(self, number: int) -> bool:
-        """`OUTPut?`."""
-        return self.channels[number].on
+    output = channel_setting(OUTPUT + "[:STATe]", Boolean(), "on")
 
     @command(OUTPUT + ":IMPedance", Number("OHM", 1.0, 10e3, infinity=True))
     def set_load(self, number: int, ohm: float) -> None:
@@ -262,16 +230,8 @@ class Afg3152C(FunctionGenerator[Channel]):
         """`OUTPut:IMPedance?`."""
         return self.channels[number].load_ohm
 
-    @command(OUTPUT + ":POLarity", Keyword("NORMal", "INVerted"))
-    def set_polarity(self, number: int, polarity: str) -> None:
-        """`OUTPut:POLarity`: around the offset."""
-        self.channels[number].inverted = polarity == "INV"
-        self._apply(number)
-
-    @query(OUTPUT + ":POLarity")
-    def polarity(self, number: int) -> str:
-        """`OUTPut:POLarity?`."""
-        return "INV" if self.channels[number].inverted else "NORM"
+    polarity = channel_setting(OUTPUT + ":POLarity", Keyword("NORMal", "INVerted"), "polarity")
+    """Around the offset."""
 
     # ---- memory ---------------------------------------------------------------------------------
 
@@ -336,69 +296,15 @@ class Afg3152C(FunctionGenerator[Channel]):
 
     # ---- bursts and triggers --------------------------------------------------------------------
 
-    @command(SOURCE + "BURSt[:STATe]", Boolean())
-    def set_burst(self, number: int, on: bool) -> None:
-        """`BURSt:STATe`."""
-        self.channels[number].burst = on
-        self._apply(number)
-
-    @query(SOURCE + "BURSt[:STATe]")
-    def burst(self, number: int) -> bool:
-        """`BURSt:STATe?`."""
-        return self.channels[number].burst
-
-    @command(SOURCE + "BURSt:MODE", Keyword("TRIGgered", "GATed"))
-    def set_burst_mode(self, number: int, mode: str) -> None:
-        """`BURSt:MODE`. Nothing is connected to the input that gates."""
-        self.channels[number].burst_mode = mode
-        self._apply(number)
-
-    @query(SOURCE + "BURSt:MODE")
-    def burst_mode(self, number: int) -> str:
-        """`BURSt:MODE?`."""
-        return self.channels[number].burst_mode
-
-    @command(SOURCE + "BURSt:NCYCles", Integer((), 1, 1_000_000, infinity=True))
-    def set_cycles(self, number: int, value: float) -> None:
-        """`BURSt:NCYCles`."""
-        self.channels[number].cycles = value
-        self._apply(number)
-
-    @query(SOURCE + "BURSt:NCYCles")
-    def cycles(self, number: int) -> float:
-        """`BURSt:NCYCles?`."""
-        return self.channels[number].cycles
-
-    @command(SOURCE + "BURSt:TDELay", Number("S", 0.0, 0.0))
-    def set_delay(self, number: int, value: float) -> None:
-        """`BURSt:TDELay`: none."""
-
-    @query(SOURCE + "BURSt:TDELay")
-    def delay(self, number: int) -> float:
-        """`BURSt:TDELay?`."""
-        return 0.0
-
-    @command(TRIGGER + ":SOURce", Keyword("TIMer", "EXTernal"))
-    def set_source(self, source: str) -> None:
-        """`TRIGger:SOURce`. Nothing is connected to the external input."""
-        self._source = source
-        self._apply_all()
-
-    @query(TRIGGER + ":SOURce")
-    def source(self) -> str:
-        """`TRIGger:SOURce?`."""
-        return self._source
-
-    @command(TRIGGER + ":TIMer", Number("S", 1e-6, 500.0))
-    def set_timer(self, value: float) -> None:
-        """`TRIGger:TIMer`, for the source TIM."""
-        self._timer_s = value
-        self._apply_all()
-
-    @query(TRIGGER + ":TIMer")
-    def timer(self) -> float:
-        """`TRIGger:TIMer?`."""
-        return self._timer_s
+    burst = channel_setting(SOURCE + "BURSt[:STATe]", Boolean(), "burst")
+    burst_mode = channel_setting(SOURCE + "BURSt:MODE", Keyword("TRIGgered", "GATed"), "burst_mode")
+    """Nothing is connected to the input that gates."""
+    cycles = channel_setting(SOURCE + "BURSt:NCYCles", Integer((), 1, 1_000_000, infinity=True), "cycles")
+    delay = constant(SOURCE + "BURSt:TDELay", 0.0, Number("S", 0.0, 0.0))
+    source = setting(TRIGGER + ":SOURce", Keyword("TIMer", "EXTernal"), "_source", changed=_apply_all)
+    """Nothing is connected to the external input."""
+    timer = setting(TRIGGER + ":TIMer", Number("S", 1e-6, 500.0), "_timer_s", changed=_apply_all)
+    """For the source TIM."""
 
     @command(TRIGGER + "[:IMMediate]")
     def trigger_now(self) -> None:

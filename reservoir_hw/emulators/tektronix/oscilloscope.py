@@ -16,7 +16,7 @@ from reservoir_hw.emulators.scpi.arguments import Boolean, Keyword, forms, short
 from reservoir_hw.emulators.scpi.errors import ScpiError
 from reservoir_hw.emulators.scpi.instrument import OPERATION_COMPLETE, MessageDevice
 from reservoir_hw.emulators.scpi.messages import Token
-from reservoir_hw.emulators.scpi.tree import Call, command, query
+from reservoir_hw.emulators.scpi.tree import Call, command, query, setting
 
 POWER_ON_EVENT, OPERATION_COMPLETE_EVENT = ScpiError(401, "Power on"), ScpiError(402, "Operation complete")
 NOTHING_READ = '1,"No events to report - new events pending *ESR?"'
@@ -39,6 +39,10 @@ class Choice(Keyword):
     def read(self, token: Token, device: Any, suffixes: Sequence[int]) -> str:
         """The word."""
         return self._words[super().read(token, device, suffixes)]
+
+    def told(self, value: str) -> Word:
+        """The word, to be sent in short or in full."""
+        return Word(value)
 
 
 class RunOrStop(Boolean):
@@ -90,25 +94,8 @@ class Oscilloscope(MessageDevice):
     def _written(self, words: str) -> str:
         return words.upper() if self._verbose else ":".join(forms(word)[0] for word in words.split(":"))
 
-    @command("HEADer", Boolean())
-    def set_headers(self, on: bool) -> None:
-        """`HEADer`."""
-        self._headers = on
-
-    @query("HEADer")
-    def headers(self) -> bool:
-        """`HEADer?`."""
-        return self._headers
-
-    @command("VERBose", Boolean())
-    def set_verbose(self, on: bool) -> None:
-        """`VERBose`."""
-        self._verbose = on
-
-    @query("VERBose")
-    def verbose(self) -> bool:
-        """`VERBose?`."""
-        return self._verbose
+    headers = setting("HEADer", Boolean(), "_headers")
+    verbose = setting("VERBose", Boolean(), "_verbose")
 
     # ---- events ---------------------------------------------------------------------------------
 

@@ -21,7 +21,7 @@ class TimeBase:
     """
 
     manual: bool = False
-    keeps_points: bool = True
+    follower: str = "HORIZontalscale"
     rate_hz: float = HIGHEST_RATE_HZ
     points: int = 25_000
     position: float = 50.0
@@ -44,7 +44,7 @@ class TimeBase:
         """The nearest one, by the ratio."""
         duration_s = self.duration_s
         self.rate_hz = min(_RATES_HZ, key=lambda rate: abs(math.log(rate / rate_hz)))
-        if not self.keeps_points:
+        if self.follower == "RECORDLength":
             self._set_points(duration_s)
 
     def set_duration(self, duration_s: float) -> None:

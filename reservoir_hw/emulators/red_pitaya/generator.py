@@ -161,8 +161,9 @@ class Generator(Board):
     repetitions = constant(SOURCE + ":BURS:NOR", 1, Integer((), 1, 1))
     """One burst for each trigger."""
     first_level = channel_setting(SOURCE + ":BURS:INITValue", LEVEL, "first_v")
-    """The levels before the first trigger, and after a burst."""
+    """Before the first trigger."""
     last_level = channel_setting(SOURCE + ":BURS:LASTValue", LEVEL, "last_v")
+    """After a burst."""
     source = setting(SOURCE + ":TRig:SOUR", Keyword("INT", "EXT_PE", "EXT_NE"), "source", of=_channel)
     """Nothing is connected to the external trigger."""
 

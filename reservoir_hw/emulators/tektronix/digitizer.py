@@ -439,8 +439,9 @@ class Mso54(Oscilloscope):
         return 8 * self._transfer.width
 
     start = transfer_setting("DATa:STARt", Integer((), 1), "start")
-    """The first point that is sent, and the last."""
+    """The first point that is sent."""
     stop = transfer_setting("DATa:STOP", Integer((), 1), "stop")
+    """The last point that is sent."""
 
     @query("WFMOutpre:NR_Pt")
     def sent_points(self) -> int:

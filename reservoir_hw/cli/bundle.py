@@ -52,10 +52,10 @@ def verify(bundle: BundlePath, json: JsonOption = False) -> None:
             [
                 str(segment.segment),
                 _printable(segment.graph),
-                f"{segment.value} {segment.channel}",
-                f"{segment.error:.2g}",
-                f"{segment.limit:.2g}",
-                f"{segment.spread:.3g}",
+                f"{segment.worst.value} {segment.worst.channel}",
+                f"{segment.worst.error:.2g}",
+                f"{segment.worst.limit:.2g}",
+                f"{segment.worst.spread:.3g}",
                 "yes" if segment.passed else "NO",
             ]
             for segment in found.segments

@@ -30,32 +30,32 @@ class Stored:
     """
 
     def __init__(self, row: TrainedRow) -> None:
-        readout, series = row.point.config.readout, row.series
+        series = row.series
         classes = series is not None and bool(series.classes)
-        self.washout = 0 if classes else int(getattr(readout, "washout", 0))
-        self.outputs = _outputs_of(row)
-        if self.outputs is not None:
-            shape = self.outputs.shape
-            self.lengths = np.array(row.record.get("test_lengths") or [shape[1]] * shape[0])
-            """Steps of each sequence: what lies beyond is padding."""
+        self.washout = 0 if classes else int(getattr(row.point.config.readout, "washout", 0))
+        self.outputs, self.spread = _outputs_of(row), None
         self.ranges = Ranges.model_validate(row.record["ranges"], strict=False) if "ranges" in row.record else None
         self.notes: list[str] = []
-        self.spread: np.ndarray | None = None
         if self.outputs is not None:
-            valid = np.arange(self.outputs.shape[1]) < self.lengths[:, None]
-            counted = self.behind(self.outputs)[self.behind(valid)]
-            self.spread = spread_of(counted if len(counted) else self.outputs[valid])
-            least = np.maximum(STILL * np.abs(self.outputs).max(axis=(0, 1)), np.finfo(np.float32).tiny)
-            still = np.flatnonzero(self.spread <= least)
-            if still.size:
-                self.notes.append(
-                    f"Output {', '.join(map(str, still))} hardly moved in the test of the run: errors of it are "
-                    "measured in roundings of its value."
-                )
+            self.steps: list[int] = row.record.get("test_lengths") or [self.outputs.shape[1]] * len(self.outputs)
+            """Of each sequence: what lies beyond is padding."""
+            self.spread = self._spread(self.outputs)
         if self.ranges is None:
             self.notes.append("The run did not keep the ranges of its training: infer cannot tell what lies outside.")
         else:
             self._tell_glitches(self.ranges)
+
+    def _spread(self, outputs: np.ndarray) -> np.ndarray:
+        valid = np.arange(outputs.shape[1]) < np.array(self.steps)[:, None]
+        counted = self.behind(outputs)[self.behind(valid)]
+        spread = spread_of(counted if len(counted) else outputs[valid])
+        least = np.maximum(STILL * np.abs(outputs[valid]).max(axis=0), np.finfo(np.float32).tiny)
+        if (still := np.flatnonzero(spread <= least)).size:
+            self.notes.append(
+                f"Output {', '.join(map(str, still))} hardly moved in the test of the run: errors of it are "
+                "measured in roundings of its value."
+            )
+        return spread
 
     def behind(self, outputs: np.ndarray) -> np.ndarray:
         """Outputs (batch, steps, outputs) behind the washout; all of them where it is longer."""
@@ -70,7 +70,7 @@ class Stored:
         """
         if self.outputs is None or self.spread is None:
             return
-        most, outputs, limit = min(int(self.lengths[0]), _MOST), first, INT8_LIMIT
+        most, outputs, limit = min(self.steps[0], _MOST), first, INT8_LIMIT
         if not deterministic:
             noise = np.abs(answers(first.shape[1]) - first) / self.spread
             limit = max(limit, _MARGIN * float(noise.max(initial=0.0)))

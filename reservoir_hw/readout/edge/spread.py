@@ -7,10 +7,6 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-LIMITS = {"float32": 1e-4, "float64": 1e-5}
-"""Of the error of a graph, in spreads, by the precision of what it gives."""
-WHOLE_LIMIT = 1e-3
-"""Of a graph with the simulated network inside, whose states carry errors on."""
 INT8_LIMIT = 0.1
 """Of the root mean square of what int8 changes, in spreads."""
 STILL = 8 * float(np.finfo(np.float32).eps)
@@ -30,6 +26,14 @@ def spread_of(values: np.ndarray, *, logits: bool = False) -> Array:
         rows = rows - rows.mean(axis=1, keepdims=True)
     spread = rows.std(axis=0) if len(rows) else np.zeros(rows.shape[1])
     return np.maximum(spread, np.maximum(STILL * largest, np.finfo(np.float32).tiny))
+
+
+def limit_of(dtype: str, precision: str = "fp32", target: str = "segments") -> float:
+    """How far a graph may be from its model in a value of this dtype, in spreads."""
+    if precision == "int8":
+        return INT8_LIMIT
+    # The states of a simulated network inside carry errors on.
+    return 1e-3 if target == "whole" else {"float32": 1e-4, "float64": 1e-5}[dtype]
 
 
 class Deviation(NamedTuple):

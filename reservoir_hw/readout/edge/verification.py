@@ -5,38 +5,33 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from reservoir_hw.core.errors import ConfigurationError
 from reservoir_hw.readout.edge.bundle import Bundle
-from reservoir_hw.readout.edge.manifest import Manifest, Segment, Value
+from reservoir_hw.readout.edge.manifest import Segment
 from reservoir_hw.readout.edge.sessions import first_line, import_onnxruntime, make_session
-from reservoir_hw.readout.edge.spread import INT8_LIMIT, LIMITS, WHOLE_LIMIT, Deviation, deviation_of
+from reservoir_hw.readout.edge.spread import Deviation, deviation_of, limit_of
 
 
 @dataclass(frozen=True)
 class Checked:
-    """A segment, run on its golden inputs and compared with its golden outputs.
+    """A segment, run on its golden inputs and compared with its golden outputs, of which the worst counts.
 
-    `error` and `limit` are those of the output whose error is largest in units of its limit, in spreads: `spread` is
-    how much it moved in the run. Golden outputs that are empty, or not finite, agree with nothing.
+    Golden outputs that are empty, or not finite, agree with nothing.
     """
 
     segment: int
     graph: str
-    value: str
-    channel: int
-    error: float
-    limit: float
-    spread: float
+    worst: Deviation
 
     @property
     def passed(self) -> bool:
         """Whether the error is within the limit; not a number is not."""
-        return self.error <= self.limit
+        return self.worst.share <= 1
 
 
 @dataclass(frozen=True)
@@ -56,7 +51,10 @@ class Verification:
 
     def as_dict(self) -> dict[str, Any]:
         """For JSON."""
-        segments = [{**asdict(segment), "passed": segment.passed} for segment in self.segments]
+        segments = [
+            {"segment": one.segment, "graph": one.graph, **one.worst._asdict(), "passed": one.passed}
+            for one in self.segments
+        ]
         found = {"bundle": self.bundle, "runtime": self.runtime, "passed": self.passed, "segments": segments}
         return found | {"remarks": list(self.remarks)}
 
@@ -115,14 +113,7 @@ def _check(bundle: Bundle, index: int, segment: Segment, golden: dict[str, np.nd
     # Copied, as onnxruntime takes the address of its inputs and promises nothing about what it does there.
     inputs = {value.name: golden[f"segment_{index}/{value.name}"].copy() for value in segment.reads}
     worst = deviation(bundle, index, make_session(bundle, index), inputs, golden)
-    return Checked(index, segment.graph, *worst)
-
-
-def limit_of(manifest: Manifest, value: Value) -> float:
-    """How far what a graph gives may be from its golden values, in spreads."""
-    if manifest.precision == "int8":
-        return INT8_LIMIT
-    return WHOLE_LIMIT if manifest.target == "whole" else LIMITS[value.dtype]
+    return Checked(index, segment.graph, worst)
 
 
 def deviation(
@@ -143,16 +134,17 @@ def deviation(
         raise ConfigurationError(
             f"bundle {bundle.name}: {segment.graph}: does not run on its golden inputs: {first_line(error)}"
         ) from error
-    found, median = [], bundle.manifest.precision == "int8"
+    manifest = bundle.manifest
+    found, median = [], manifest.precision == "int8"
     for value, output in zip(segment.gives, map(np.asarray, outputs), strict=True):
         if value.scalar:
             # A count of clipped values: one that lies on the bound may round to either side.
             continue
         expected, spread = golden[f"segment_{index}/{value.name}"], golden[f"spread/{value.name}"]
+        limit = limit_of(value.dtype, manifest.precision, manifest.target)
         if output.shape != expected.shape or not expected.size or not np.isfinite(expected).all():
             # Nothing to compare with is no agreement.
-            found.append(Deviation(value.name, 0, math.inf, INT8_LIMIT, float(spread.flat[0])))
+            found.append(Deviation(value.name, 0, math.inf, limit, float(spread.flat[0])))
         else:
-            limit = limit_of(bundle.manifest, value)
             found.append(deviation_of(value.name, output, expected, spread, limit, median=median))
     return max(found, key=lambda one: one.share, default=Deviation("", 0, 0.0, 1.0, 1.0))

@@ -15,7 +15,7 @@ from reservoir_hw.core.errors import ConfigurationError
 from reservoir_hw.core.seeds import generator
 from reservoir_hw.readout.edge.manifest import Certificate, Certified, Value
 from reservoir_hw.readout.edge.sessions import import_onnxruntime
-from reservoir_hw.readout.edge.spread import Deviation, deviation_of, spread_of
+from reservoir_hw.readout.edge.spread import Deviation, deviation_of, limit_of, spread_of
 from reservoir_hw.readout.export.plan import EDGE, Plan, Values
 
 SHAPES = ((1, 1), (1, 17), (3, 5))
@@ -73,11 +73,7 @@ def certify(
         certified.append(
             Certified(
                 segment=number,
-                value=one.value,
-                channel=one.channel,
-                error=one.error,
-                limit=one.limit if bounded else None,
-                spread=one.spread,
+                **one._asdict() | ({} if bounded else {"limit": None}),
                 random_shapes=shapes,
                 recorded_steps=0 if recorded is None else math.prod(recorded[plan.input.name].shape[:2]),
             )
@@ -141,7 +137,7 @@ class Comparison:
             got, expected = self.got[value.name], self.expected[value.name]
             size = np.sqrt(np.square(expected.reshape(-1, expected.shape[-1]).astype(np.float64)).mean(axis=0))
             spread = spreads[value.name] if self.recorded else np.maximum(spreads[value.name], size)
-            found.append(deviation_of(value.name, got, expected, spread, plan.limit(value)))
+            found.append(deviation_of(value.name, got, expected, spread, limit_of(value.dtype, target=plan.target)))
         return found
 
 

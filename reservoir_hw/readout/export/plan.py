@@ -10,7 +10,6 @@ import numpy as np
 
 from reservoir_hw.core.spec import ReservoirSpec
 from reservoir_hw.readout.edge.manifest import Carried, Crossing, Value
-from reservoir_hw.readout.edge.spread import LIMITS, WHOLE_LIMIT
 from reservoir_hw.readout.export.graph import Graph
 from reservoir_hw.readout.export.weights import Weights
 from reservoir_hw.readout.linear.feature_scale import FeatureScale
@@ -49,10 +48,6 @@ class Plan:
     vocabulary: int | None = None
     state_scale: FeatureScale | None = None
     """What states were like in training, where the device declares no range of them and the readout knows it."""
-
-    def limit(self, value: Value) -> float:
-        """How far a graph may be from the model where it gives this value, in its spreads."""
-        return WHOLE_LIMIT if self.target == "whole" else LIMITS[value.dtype]
 
     @classmethod
     def whole(cls, graph: Graph, reference: Reference, carried: list[Carried], **described: Any) -> Plan:

@@ -26,7 +26,7 @@ from reservoir_hw.core.seeds import generator
 from reservoir_hw.core.spec import ReservoirSpec
 from reservoir_hw.readout.edge.manifest import Crossing, DType, Value
 from reservoir_hw.readout.edge.sessions import session_of
-from reservoir_hw.readout.edge.spread import LIMITS, Deviation, deviation_of
+from reservoir_hw.readout.edge.spread import Deviation, deviation_of, limit_of
 from reservoir_hw.readout.export.graph import OPSET, Graph
 from reservoir_hw.readout.export.layers import LayerGraph
 from reservoir_hw.readout.export.plan import Plan, Values
@@ -395,7 +395,7 @@ def _check_parity(
 def _deviation(got: np.ndarray, expected: np.ndarray) -> Deviation:
     # A single step moves nothing: what counts here is the size.
     size = np.sqrt(np.square(expected, dtype=np.float64).mean(keepdims=True)).reshape(1)
-    return deviation_of("outputs", got, expected.astype(np.float32), size + _TINY, LIMITS["float32"])
+    return deviation_of("outputs", got, expected.astype(np.float32), size + _TINY, limit_of("float32"))
 
 
 def _unseen(example: Tensor, batch: int, steps: int) -> Tensor:

@@ -243,8 +243,8 @@ def test_verify(bundle: Path) -> None:
     found = verify(bundle)
     assert found.passed
     assert [segment.graph for segment in found.segments] == list(GRAPHS)
-    assert found.segments[0].error == 0
-    assert found.segments[1].limit == pytest.approx(1e-4, rel=0.1)
+    assert found.segments[0].worst.error == 0
+    assert found.segments[1].worst.limit == pytest.approx(1e-4, rel=0.1)
     assert found.as_dict()["passed"] is True
 
 
@@ -265,8 +265,8 @@ def test_verify_finds_what_is_wrong(tmp_path: Path) -> None:
     found = verify(_with_golden(tmp_path / "off.rhw", case(), **{"segment_1/outputs": off}))
     assert not found.passed
     assert found.segments[0].passed
-    assert (found.segments[1].value, found.segments[1].channel) == ("outputs", 3)
-    assert found.segments[1].error == pytest.approx(1e-3, rel=1e-2)
+    assert (found.segments[1].worst.value, found.segments[1].worst.channel) == ("outputs", 3)
+    assert found.segments[1].worst.error == pytest.approx(1e-3, rel=1e-2)
     quantised = case()
     quantised.facts["precision"] = "int8"
     assert verify(_with_golden(tmp_path / "int8.rhw", quantised, **{"segment_1/outputs": off})).passed
@@ -275,7 +275,7 @@ def test_verify_finds_what_is_wrong(tmp_path: Path) -> None:
     off[0, 0, 0] = np.nan
     assert not verify(_with_golden(tmp_path / "nan.rhw", case(), **{"segment_1/outputs": off})).passed
     short = verify(_with_golden(tmp_path / "short.rhw", case(), **{"segment_1/outputs": off[:, :2].copy()}))
-    assert short.segments[1].error == float("inf")
+    assert short.segments[1].worst.error == float("inf")
     for spread in (None, np.zeros(VOCABULARY), np.ones(2), np.full(VOCABULARY, np.nan)):
         with pytest.raises(ConfigurationError, match=r"golden.safetensors: has no spread of outputs: export it again"):
             verify(_with_golden(tmp_path / "no.rhw", case(), **{"spread/outputs": spread}))

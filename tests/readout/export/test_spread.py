@@ -153,7 +153,7 @@ def test_zeroed_weights_of_one_output_are_found(
         forge(place, "weight", lambda weights, output=output: weights * (np.arange(4) != output))
         found = verify(place)
         assert not found.passed
-        assert (found.segments[0].value, found.segments[0].channel) == ("outputs", output)
+        assert (found.segments[0].worst.value, found.segments[0].worst.channel) == ("outputs", output)
     moved = tmp_path / "moved"
     write_plan(
         plan_of_readout(readout, device.spec, precision, recorded=recorded), moved, devices=[device],

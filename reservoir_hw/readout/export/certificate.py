@@ -70,10 +70,11 @@ def certify(
                 "emit that computes something else than forward, or weights too large for single precision (an "
                 "ill-conditioned ridge regression needs a larger alpha); nothing was written"
             )
+        facts: dict[str, Any] = one._asdict() | ({} if bounded else {"limit": None})
         certified.append(
             Certified(
                 segment=number,
-                **one._asdict() | ({} if bounded else {"limit": None}),
+                **facts,
                 random_shapes=shapes,
                 recorded_steps=0 if recorded is None else math.prod(recorded[plan.input.name].shape[:2]),
             )

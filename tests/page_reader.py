@@ -134,7 +134,7 @@ class Reader:
             (programs / program).write_text(text.format(python=sys.executable))
             (programs / program).chmod(0o755)
         return {
-            **{name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")},
+            **{name: value for name, value in os.environ.items() if name != "CI" and not name.startswith("PYTEST_")},
             "PATH": f"{programs}{os.pathsep}{os.environ['PATH']}",
             "PYTHONPATH": str(ROOT),
             # Threads of so little work cost more than they bring.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,19 @@ os.environ.pop("COLUMNS", None)
 # Workers use devices of the same names: to the locks each worker is a host of its own.
 if worker := os.environ.get("PYTEST_XDIST_WORKER"):
     os.environ.setdefault("RESERVOIR_HW_LOCKS", str(Path(tempfile.gettempdir()) / f"reservoir_hw-locks-{worker}"))
+
+
+@pytest.fixture
+def address(request: pytest.FixtureRequest) -> Iterator[str]:
+    """A free address of the scheme that the test's parameter names: `ipc`, where it names none, `tcp` or `unix`."""
+    from served import free_address, ipc_address
+
+    scheme = getattr(request, "param", "ipc")
+    if scheme == "tcp":
+        yield free_address()
+        return
+    with ipc_address(scheme) as address:
+        yield address
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

@@ -34,7 +34,8 @@ def make(clone: Path, target: str) -> subprocess.CompletedProcess[str]:
 def test_make_demo_runs(clone: Path) -> None:
     done = make(clone, "demo")
     assert done.returncode == 0, done.stderr
-    folder = next((clone / "runs").iterdir())
+    assert (clone / "runs" / "side_by_side" / "side_by_side.png").stat().st_size > 30_000
+    folder = next((clone / "runs").glob("elman_grammar-*"))
     assert {path.stem for path in (folder / "figures").iterdir()} == {"agreement_error", "probe", "roc", "vary"}
     assert (folder / "report.html").stat().st_size > 100_000
     rows = json.loads((folder / "metrics.json").read_text())["rows"]
@@ -44,7 +45,7 @@ def test_make_demo_runs(clone: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("distance", PAPER_ESN_1000)
 def test_the_demo_is_within_0_04_of_the_paper(clone: Path, distance: int) -> None:
-    folders = list((clone / "runs").glob("*"))
+    folders = list((clone / "runs").glob("elman_grammar-*"))
     assert folders, "make demo has left no run"
     rows = json.loads((folders[0] / "metrics.json").read_text())["rows"]
     errors = [row["metrics"][f"agreement_error/{distance}"] for row in rows if row["label"] == "ESN(1000)"]

@@ -15,8 +15,6 @@ than the paper's trigram can have met there (its error of 0.23 means 46 %; witho
     python examples/elman_grammar/fit_grammar.py
 """
 
-# ruff: noqa: T201 - a script that prints its result
-
 from __future__ import annotations
 
 from dataclasses import dataclass, fields

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from typing import Any, Literal, cast
+from typing import Any, cast
 
 import numpy as np
 
@@ -17,7 +17,6 @@ from reservoir_hw.backends.simulated.reservoir import SimulatedReservoir
 from reservoir_hw.core import arrays
 from reservoir_hw.core.arrays import Array
 from reservoir_hw.core.errors import ConfigurationError, ShapeError
-from reservoir_hw.core.spec import ReservoirSpec
 
 # Updates of nodes for each member under which threads wait longer for the interpreter than they compute.
 _THREADED = 40_000
@@ -63,31 +62,6 @@ class Population:
         self._engines: list[Any] = []
         self._joint_loop: JointLoop | None = None
 
-    @property
-    def spec(self) -> ReservoirSpec:
-        """That of the first member."""
-        return self._members[0].spec
-
-    @property
-    def native(self) -> Literal["numpy", "torch"]:
-        """The library of the members, as `Reservoir.native`."""
-        return self._members[0].native
-
-    @property
-    def device(self) -> str:
-        """That of the members."""
-        return self._members[0].device
-
-    def reset(self, batch: int = 1) -> None:
-        """Bring every member to rest, for `batch` sequences."""
-        for member in self._members:
-            member.reset(batch)
-
-    def stream(self, chunks: Iterator[Array]) -> Iterator[Array]:
-        """The states (members, batch, time, nodes) of each chunk."""
-        for chunk in chunks:
-            yield self.run(chunk)
-
     def run(self, u: Array, out: Array | None = None) -> Array:
         """As `run_population`."""
         members = self._members
@@ -98,15 +72,15 @@ class Population:
                 f"inputs of {len(members)} reservoirs must be (batch, time, inputs) for all of them, or "
                 f"({len(members)}, batch, time, inputs), not {tuple(u.shape)}"
             )
-        shape = (len(members), *u.shape[-3:-1], self.spec.nodes)
+        shape = (len(members), *u.shape[-3:-1], members[0].spec.nodes)
         if out is not None and tuple(out.shape) != shape:
             raise ShapeError(f"out must be {shape} (members, batch, time, nodes), not {tuple(out.shape)}")
-        in_torch = self.native == "torch"
+        in_torch = members[0].native == "torch"
         # One copy of inputs and states on their way to a GPU and back.
-        given: Any = arrays.to_tensor(u, self.spec.numpy_dtype, self.device, "inputs") if in_torch else u
+        given: Any = arrays.to_tensor(u, members[0].spec.numpy_dtype, members[0].device, "inputs") if in_torch else u
         states: Any = None if in_torch else out
         if not in_torch and out is None:
-            states = np.empty(shape, self.spec.numpy_dtype)
+            states = np.empty(shape, members[0].spec.numpy_dtype)
         parts: list[Any] = [None] * len(members)
         failures: dict[int, Exception] = {}
 

@@ -50,10 +50,6 @@ from reservoir_hw.tasks.task import Row, Task
 # Processor seconds of Python with its libraries, and of a report: those of a run of one second are as many.
 _BEGIN_AND_REPORT_S = 1.5
 
-# Drives that go on at once, and the memory that they may take: more bring nothing, and Ctrl-C would end them all.
-_DRIVES_AT_ONCE = 64
-_BYTES_AT_ONCE = 1 << 28
-
 _TRAINERS: dict[str, Trainer] = {
     "in one pass": InOnePass(),
     "by gradients": ByGradients(),
@@ -177,7 +173,7 @@ class Experiment:
             # Data sets of one kind may differ in length.
             times = sum(cost.progress_steps for *_, cost in group) / cost.progress_steps if cost.progress_steps else 1
             seconds, more = seconds + times * demand.processor_s, max(more, demand.more_bytes)
-        return replace(estimate(costs), processor_s=seconds, memory_bytes=peak_bytes() + more + _more_at_once(points))
+        return replace(estimate(costs), processor_s=seconds, memory_bytes=peak_bytes() + more)
 
     def run(
         self,
@@ -186,26 +182,23 @@ class Experiment:
         report: bool = True,
         on_row: Callable[[Row], None] | None = None,
         accept_change: str | None = None,
-        together: bool = True,
     ) -> Result:
         """Run every point and baseline; write the run folder as it goes.
 
         `on_row` is called with every finished row of a point; what it raises ends the run. Without `report` no figures
-        are drawn. Simulations of one shape that `vary` asks for are driven together, a group at a time; with
-        `together` false in turn, so that nothing is driven in vain where `on_row` may end the run. Without `progress`
-        it is shown in a terminal or a notebook. After a fault or Ctrl-C the finished rows are in the folder and in
-        `self.result`, and the error goes on to the caller. Trainings by gradients go on where they were if
-        `run.resume` names that folder. `accept_change` is why a device may report other settings than when its states
-        were harvested; without it that is an error. Under `torchrun` every process calls this: the first owns the
-        folder, progress, `on_row` and the report, the others take part in the trainings.
+        are drawn. Without `progress` it is shown in a terminal or a notebook. After a fault or Ctrl-C the finished rows
+        are in the folder and in `self.result`, and the error goes on to the caller. Trainings by gradients go on where
+        they were if `run.resume` names that folder. `accept_change` is why a device may report other settings than when
+        its states were harvested; without it that is an error. Under `torchrun` every process calls this: the first
+        owns the folder, progress, `on_row` and the report, the others take part in the trainings.
         """
         processes = joined()
         if not processes.is_first:
-            return self._run(processes, None, False, None, accept_change, together)
+            return self._run(processes, None, False, None, accept_change)
         if progress is None:
             with shown_progress() as progress:
-                return self._run(processes, progress, report, on_row, accept_change, together)
-        return self._run(processes, progress, report, on_row, accept_change, together)
+                return self._run(processes, progress, report, on_row, accept_change)
+        return self._run(processes, progress, report, on_row, accept_change)
 
     def _run(
         self,
@@ -214,7 +207,6 @@ class Experiment:
         report: bool,
         on_row: Callable[[Row], None] | None,
         accept_change: str | None,
-        together: bool,
     ) -> Result:
         resolved = self.resolved()
         with processes.in_turn():
@@ -246,8 +238,7 @@ class Experiment:
         reservoirs = {id(point): reservoir_baselines(point, task) for point, task in points}
         others = [*trained, *((other, task) for point, task in points for other in reservoirs[id(point)])]
         counter = StepCounter(progress, sum(cost.progress_steps for _, cost in _costs([*others, *points])))
-        sharing, found = _together(points), {}
-        beside = _beside(points, sharing) if together else {}
+        sharing, found = _sharing(points), {}
 
         device = self._device or OpenDevice()
 
@@ -275,8 +266,7 @@ class Experiment:
                     with _said_of(other):
                         train(other, task, files, records="baselines")
                 files = RowFiles(folder, point.number, self._recording(point))
-                shared = {"others": sharing[id(point)], "beside": beside.get(id(point), []), "found": found}
-                train(point, task, files, accept_change=accept_change, **shared)
+                train(point, task, files, accept_change=accept_change, others=sharing[id(point)], found=found)
                 if on_row is not None:
                     on_row(result.rows[-1])
             if self._device is None:
@@ -481,7 +471,7 @@ def _trainer(point: Point) -> Trainer:
     return _TRAINERS[point.config.readout.trained]
 
 
-def _together(points: Sequence[tuple[Point, Task]]) -> dict[int, list[Point]]:
+def _sharing(points: Sequence[tuple[Point, Task]]) -> dict[int, list[Point]]:
     """For each point, by its id, those further on that share its drive; none for a point that an earlier one has."""
     sharing: dict[str, list[Point]] = {}
     found: dict[int, list[Point]] = {}
@@ -493,41 +483,9 @@ def _together(points: Sequence[tuple[Point, Task]]) -> dict[int, list[Point]]:
     return found
 
 
-def _beside(points: Sequence[tuple[Point, Task]], sharing: Mapping[int, list[Point]]) -> dict[int, list[list[Point]]]:
-    """For a point, by its id, the drives further on that go on at once with its own, as far as memory allows."""
-    groups: dict[str, tuple[list[list[Point]], int]] = {}
-    found: dict[int, list[list[Point]]] = {}
-    shared = {id(other) for others in sharing.values() for other in others}
-    for point, task in points:
-        trainer = _trainer(point)
-        shape = None if id(point) in shared else trainer.shape_of(point, task)
-        if shape is None:
-            continue
-        drive = [point, *sharing[id(point)]]
-        needed = trainer.bytes_at_once(drive, task)
-        group, held = groups.get(shape, ([], 0))
-        if held and held + needed <= _BYTES_AT_ONCE and len(group) + 1 < _DRIVES_AT_ONCE:
-            group.append(drive)
-        else:
-            group, held = [], 0
-            found[id(point)] = group
-        groups[shape] = group, held + needed
-    return found
-
-
-def _more_at_once(points: Sequence[tuple[Point, Task]]) -> int:
-    """Bytes that the largest group of drives takes beyond one of them."""
-    tasks = {id(point): task for point, task in points}
-    sizes = (
-        sum(_trainer(drive[0]).bytes_at_once(drive, tasks[id(drive[0])]) for drive in group)
-        for group in _beside(points, _together(points)).values()
-    )
-    return max(sizes, default=0)
-
-
 def _costs(points: Sequence[tuple[Point, Task]], *, harvest: bool = False) -> list[tuple[Point, Cost]]:
     """What each point takes. A point whose drive is that of an earlier one takes none."""
-    shared = {id(other) for others in _together(points).values() for other in others}
+    shared = {id(other) for others in _sharing(points).values() for other in others}
     nothing = {"device_steps": 0, "progress_steps": 0, "state_bytes": 0, "chunks": 0, "bursts": 0}
     costs = [(point, _trainer(point).cost(point, task, harvest=harvest)) for point, task in points]
     costs = [(point, replace(cost, **nothing) if id(point) in shared else cost) for point, cost in costs]

@@ -13,8 +13,7 @@ import numpy as np
 
 from reservoir_hw.backends.replay import Replay, ReplayConfig
 from reservoir_hw.backends.simulated.memory import free_bytes
-from reservoir_hw.backends.simulated.population import Population, on_threads
-from reservoir_hw.backends.simulated.reservoir import SimulatedConfig, SimulatedReservoir
+from reservoir_hw.backends.simulated.reservoir import SimulatedConfig
 from reservoir_hw.core.errors import ConfigurationError, DeviceError, InputRangeError
 from reservoir_hw.core.knobs import about_monitors
 from reservoir_hw.core.reservoir import Reservoir
@@ -24,16 +23,16 @@ from reservoir_hw.core.store import StateStore
 from reservoir_hw.experiment.configuration.experiment import ExperimentConfig, Point
 from reservoir_hw.experiment.run.device_memory import device_memory, fitting_steps
 from reservoir_hw.experiment.run.folder import write_array
-from reservoir_hw.experiment.run.learning import Prepare, state_readout, trained, trained_together
+from reservoir_hw.experiment.run.learning import Prepare, state_readout, trained
 from reservoir_hw.experiment.run.open_device import OpenDevice, refuse_draws
 from reservoir_hw.experiment.run.speed import Demand
 from reservoir_hw.experiment.run.states_speed import states_demand
 from reservoir_hw.experiment.run.text_plan import check_gradient, gradient_of, refuse_options_of_texts
-from reservoir_hw.experiment.run.trainer import Cost, PointRun, RowFiles, Took, Trainer, device_records
+from reservoir_hw.experiment.run.trainer import Cost, PointRun, RowFiles, Trainer, device_records
 from reservoir_hw.experiment.states.changes import in_words
 from reservoir_hw.experiment.states.closed_loop import forecast
 from reservoir_hw.experiment.states.device_steps import driven_by, driven_on, planned, steps_driven, steps_of_opening
-from reservoir_hw.experiment.states.drive import OnSteps, driven, gathers
+from reservoir_hw.experiment.states.drive import driven, gathers
 from reservoir_hw.experiment.states.harvest import (
     about_calibration,
     about_changes,
@@ -59,9 +58,6 @@ from reservoir_hw.readout.own.configuration import TorchConfig
 from reservoir_hw.tasks.task import Task
 
 log = logging.getLogger(__name__)
-
-# Of a simulation: what those that are driven together have in common, beside kind and nodes.
-_OF_SHAPE = ("inputs", "dtype", "device", "engine", "gradients")
 
 
 class InOnePass(Trainer):
@@ -102,30 +98,6 @@ class InOnePass(Trainer):
     def drive_of(self, point: Point, task: Task) -> str | None:
         """What decides about the states. A forecast drives the device itself, and a recording is of one point."""
         return None if task.closed_loop or point.config.run.record else store_path(point, task)
-
-    def shape_of(self, point: Point, task: Task) -> str | None:
-        """What the drives of simulations must have in common to go on at once. States of a harvest are read in turn."""
-        reservoir = point.config.reservoir
-        nodes = getattr(reservoir, "nodes", None)
-        if not isinstance(reservoir, SimulatedConfig) or nodes is None or point.config.run.draws > 1:
-            return None
-        if self.drive_of(point, task) is None or _harvest_of(point, task) is not None:
-            return None
-        parts = (reservoir.kind, nodes, *(getattr(reservoir, name, None) for name in _OF_SHAPE))
-        config = point.config
-        return repr((*parts, config.task.model_dump_json(), config.training.model_dump_json()))
-
-    def bytes_at_once(self, drive: Sequence[Point], task: Task) -> int:
-        """States, as many as are there at once, and the sums over them that readouts keep."""
-        point = drive[0]
-        nodes, plan = getattr(point.config.reservoir, "nodes", 0), plan_of(point, task)
-        gathering = sum(state_readout(one.config).gathers for one in drive)
-        held = 8 * nodes * gathering * steps_needed(point, task)
-        if point.config.training.repetitions > 1:
-            steps = max(sum(chunk.steps for chunk in burst.chunks) for burst in plan)
-        else:
-            steps = max(chunk.steps for burst in plan for chunk in burst.chunks)
-        return held + 8 * nodes * (steps + len(drive) * nodes)
 
     def metrics(self, config: ExperimentConfig, task: Task) -> list[str]:
         """Those of the task."""
@@ -172,12 +144,10 @@ class InOnePass(Trainer):
     def run(self, run: PointRun) -> None:
         """Take the states of a harvest if it is whole; else, and for a forecast, open the device."""
         point, task = run.point, run.task
-        if run.beside:
-            run = _trained_together(run)
         if (finished := run.finished()) is not None:
             _keep(run, finished)
             return
-        drive = run.drives[0]
+        drive = [run.point, *run.others]
         store = _harvested(run)
         if store is not None and not task.closed_loop:
             run.say(f"training and testing on {store.path}")
@@ -256,52 +226,6 @@ class _Found:
     outputs: np.ndarray
     device: dict[str, Any]
     warnings: Sequence[str]
-    elsewhere: Took | None
-    """What was done for it in the turn of another point."""
-
-
-def _trained_together(run: PointRun) -> PointRun:
-    """Drive the reservoirs of this point and of those beside it at once, and hand over what all their points find.
-
-    Where one of them fails nothing is handed over: it fails again in its turn, after the points before it were kept.
-    """
-    steps = 0
-
-    def add(more: int) -> None:
-        nonlocal steps
-        steps += more
-        run.add(more)
-
-    try:
-        _find_together(run, add)
-    except Exception:
-        run.result.provenance.pop("unfinished", None)
-        run.add(-steps)
-        return run
-    return run.begun_again()
-
-
-def _find_together(run: PointRun, add: OnSteps) -> None:
-    drives, members, beside = run.drives, dict[int, Reservoir](), f", with {len(run.beside)} beside it"
-    with contextlib.ExitStack() as stack:
-
-        def open_one(number: int) -> None:
-            members[number] = stack.enter_context(opened(drives[number][0], run.task))
-
-        run.say(f"opening{beside}")
-        on_threads(open_one, len(drives))
-        reservoirs = [cast(SimulatedReservoir, members[number]) for number in range(len(drives))]
-        watches = [StateWatch(reservoir.spec) for reservoir in reservoirs]
-        with run.on(reservoirs):
-            run.say(f"training and testing{beside}")
-            (bursts, _), repetitions = _paced(run, reservoirs[0]), run.point.config.training.repetitions
-            on_steps = following(reservoirs, add)
-            states = driven(Population(reservoirs), bursts, on_steps, repetitions=repetitions, native=True)
-            found = trained_together(drives, run.task, states, watches, _preparing(run, reservoirs[0].spec.nodes))
-        share = run.took().share_of(len(drives))
-        for drive, one, reservoir, watch in zip(drives, found, reservoirs, watches, strict=True):
-            warnings = about_counters(reservoir.counters, reservoir.spec) + watch.warnings()
-            _hand_over(run, drive, one, device_records([reservoir])["reservoir"], warnings, share)
 
 
 def _steps(reservoir: Reservoir, bursts: Sequence[Burst], task: Task) -> int:
@@ -502,12 +426,11 @@ def _hand_over(
     found: Sequence[tuple[Readout, np.ndarray]],
     device: dict[str, Any],
     warnings: Sequence[str],
-    elsewhere: Took | None = None,
 ) -> None:
-    """Leave what was found for the points of a drive to their turns. The first speaks, and has taken time, for all."""
+    """Leave what was found for the points of a drive to their turns. The first speaks for all."""
     for point, (readout, outputs) in zip(drive, found, strict=True):
-        run.found[id(point)] = _Found(readout, outputs, device, warnings, elsewhere)
-        warnings, elsewhere = (), None
+        run.found[point.number] = _Found(readout, outputs, device, warnings)
+        warnings = ()
 
 
 def _keep(run: PointRun, found: _Found) -> None:
@@ -519,5 +442,5 @@ def _keep(run: PointRun, found: _Found) -> None:
     record = {"reservoir": found.device, "readout": {**files, **found.readout.report_}, "ranges": run.task.ranges}
     if run.task.test.lengths is not None:
         record["test_lengths"] = np.asarray(run.task.test.lengths).tolist()
-    run.keep(evaluation, record, elsewhere=found.elsewhere)
+    run.keep(evaluation, record)
     run.result.readout = found.readout

@@ -8,12 +8,10 @@ from typing import Any, TypeAlias, cast
 
 import numpy as np
 
-from reservoir_hw.backends.simulated.population import on_threads
 from reservoir_hw.experiment.configuration.experiment import ExperimentConfig, Point
 from reservoir_hw.experiment.run.text_plan import gradient_of
 from reservoir_hw.experiment.states.drive import gathers, in_whole, learn, predict_into, predict_then_update_into
 from reservoir_hw.experiment.states.plan import DriveChunk, goes_on
-from reservoir_hw.experiment.states.watch import StateWatch
 from reservoir_hw.readout.configuration import GradientReadoutConfig, PrequentialReadout, Readout, StateReadoutConfig
 from reservoir_hw.tasks.task import Evaluation, Task
 
@@ -34,29 +32,6 @@ def trained(
         for learner in learners:
             learner.take(chunk, answer)
     return [learner.finish() for learner in learners]
-
-
-def trained_together(
-    drives: Sequence[Sequence[Point]],
-    task: Task,
-    states: States,
-    watches: Sequence[StateWatch],
-    prepare: Prepare | None = None,
-) -> list[list[tuple[Readout, np.ndarray]]]:
-    """As `trained`, for the points of each of several drives, whose states are (drives, batch, time, nodes).
-
-    Each drive has a watch that looks at its states. Drives share the threads.
-    """
-    learners = [[_Learner(point, task, prepare=prepare) for point in points] for points in drives]
-    for chunk, answers in states:
-
-        def take(number: int, chunk: DriveChunk = chunk, answers: Any = answers) -> None:
-            watches[number].look(chunk, answers[number])
-            for learner in learners[number]:
-                learner.take(chunk, answers[number])
-
-        on_threads(take, len(drives))
-    return [[learner.finish() for learner in of_drive] for of_drive in learners]
 
 
 def judged(

@@ -6,7 +6,7 @@ import contextlib
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
@@ -70,21 +70,6 @@ class RowFiles:
 
 
 @dataclass(frozen=True)
-class Took:
-    """The time of a row, and the processor time of all threads and processes."""
-
-    seconds: float
-    processor_seconds: float
-
-    def __add__(self, other: Took) -> Took:
-        return Took(self.seconds + other.seconds, self.processor_seconds + other.processor_seconds)
-
-    def share_of(self, drives: int) -> Took:
-        """That of one of so many drives."""
-        return Took(self.seconds / drives, self.processor_seconds / drives)
-
-
-@dataclass(frozen=True)
 class PointRun:
     """What a trainer gets: a point with its task, its files, and the result that its row goes into."""
 
@@ -97,12 +82,10 @@ class PointRun:
     """Why a device may have other settings than when its states were harvested."""
     others: Sequence[Point] = ()
     """Points further on that share the drive of this one."""
-    beside: Sequence[Sequence[Point]] = ()
-    """Drives of other reservoirs that may go on at once with this one: the points further on that share each."""
     device: OpenDevice = field(default_factory=OpenDevice)
     """Opens the reservoir, or has it open already."""
     found: dict[int, Any] = field(default_factory=dict)
-    """What earlier points have found for those that share their drive, by the id of the point."""
+    """What earlier points have found for those that share their drive, by the number of the point."""
     records: str = "rows"
     """Where the provenance keeps the record."""
     processes: Processes = field(default_factory=Processes)
@@ -112,26 +95,17 @@ class PointRun:
 
     def finished(self) -> Any:
         """What an earlier point has found for this one, which is given once, or None."""
-        return self.found.pop(id(self.point), None)
+        return self.found.pop(self.point.number, None)
 
     @property
     def label(self) -> str:
         """The name of the row, with that of the device as soon as it said it."""
         return self.point.config.reservoir.with_own_name(self.point.label)
 
-    @property
-    def drives(self) -> list[Sequence[Point]]:
-        """The points of its own drive, and of each that may go on at once with it."""
-        return [[self.point, *self.others], *self.beside]
-
-    def took(self) -> Took:
-        """Since the point was begun, of all processes that share the training."""
+    def took(self) -> dict[str, float]:
+        """Seconds since the point was begun, and those of processors, of all processes that share the training."""
         processor = sum(self.processes.gathered(time.process_time() - self.processor_began))
-        return Took(time.monotonic() - self.began, processor)
-
-    def begun_again(self) -> PointRun:
-        """The same with new clocks."""
-        return replace(self, began=time.monotonic(), processor_began=time.process_time())
+        return {"seconds": time.monotonic() - self.began, "processor_seconds": processor}
 
     def say(self, what: str) -> None:
         """What is being done from now on."""
@@ -154,21 +128,20 @@ class PointRun:
         record: dict[str, Any],
         notes: Sequence[str] = (),
         details: Mapping[str, Any] = MappingProxyType({}),
-        elsewhere: Took | None = None,
     ) -> None:
         """Put the finished row into the result and its folder, before anything else can go wrong.
 
         `record` is for the provenance; its `reservoir` is the device, or that of the first layer. `details` are those
-        of the row. `elsewhere` is what was done for it in the turn of another point.
+        of the row.
         """
-        took = self.took() if elsewhere is None else self.took() + elsewhere
+        took = self.took()
         outputs = self.files.folder / self.files.outputs
         # Without this object: it has the result, which would have it.
         source = Source(self.task, outputs, partial(find_states, self.point, self.task))
         if self.records == "rows":
             self.result.sources[len(self.result.rows)] = source
         settings = self.point.config.readout.model_dump(mode="json", serialize_as_any=True)
-        facts = {"readout": settings, **vars(took), **details}
+        facts = {"readout": settings, **took, **details}
         facts |= {"baseline": True} if self.records == "baselines" else {}
         if units := _units(self.point, record.get("reservoir", {})):
             facts["units"] = units
@@ -177,7 +150,7 @@ class PointRun:
         if self.task.series is not None:
             record["series"] = self.task.series.model_dump(mode="json")
         self.result.rows.append(Row(self.label, self.point.values, evaluation, facts))
-        self.result.provenance.setdefault(self.records, []).append({**self._name, **vars(took), **record})
+        self.result.provenance.setdefault(self.records, []).append({**self._name, **took, **record})
         self.result.notes += notes
         self.result.save()
 
@@ -261,15 +234,6 @@ class Trainer(ABC):
         """Points for which this is the same text are trained on one drive; None: on a drive of its own."""
         del point, task
         return None
-
-    def shape_of(self, point: Point, task: Task) -> str | None:
-        """Points whose drives may go on at once have the same text here; None: no other may."""
-        del point, task
-        return None
-
-    def bytes_at_once(self, drive: Sequence[Point], task: Task) -> int:
-        """What one of several drives that go on at once, with the points that share it, keeps in memory."""
-        raise NotImplementedError
 
     @abstractmethod
     def metrics(self, config: ExperimentConfig, task: Task) -> list[str]:

@@ -8,7 +8,6 @@ from typing import Any, TypeAlias, TypeGuard
 
 import numpy as np
 
-from reservoir_hw.backends.simulated.population import Population
 from reservoir_hw.core.arrays import as_numpy, in_precision, to_tensor
 from reservoir_hw.core.errors import NotSupported
 from reservoir_hw.core.reservoir import Reservoir
@@ -24,7 +23,7 @@ _FLOAT64 = np.dtype(np.float64)
 
 
 def driven(
-    reservoir: Reservoir | Population,
+    reservoir: Reservoir,
     bursts: Sequence[Burst],
     on_steps: OnSteps,
     *,
@@ -63,7 +62,7 @@ def mean_of(total: Any, repetitions: int, dtype: str) -> Any:
 
 
 def states_of(
-    reservoir: Reservoir | Population,
+    reservoir: Reservoir,
     chunks: Sequence[DriveChunk],
     *,
     native: bool = False,
@@ -93,7 +92,7 @@ def states_of(
     yield from np.split(whole, ends[:-1], axis=1)
 
 
-def takes_chunks(reservoir: Reservoir | Population) -> bool:
+def takes_chunks(reservoir: Reservoir) -> bool:
     """Whether a device, where it is now, can be fed in chunks; one that cannot takes all of them in one run."""
     try:
         reservoir.stream(iter(()))

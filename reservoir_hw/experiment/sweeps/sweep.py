@@ -264,7 +264,7 @@ class Sweep:
             shared = None if any(key.startswith("task.") for key in values) else self._tasks
             experiment = Experiment(document, tasks=shared, device=self._device)
             with contextlib.nullcontext() if self.config.keep_runs else _unmentioned(folder):
-                result = experiment.run(progress, report=False, on_row=on_row, together=self.config.pruning == "none")
+                result = experiment.run(progress, report=False, on_row=on_row)
         devices = [known["reservoir"]["identity"] for known in result.provenance["rows"] if "reservoir" in known]
         found["devices"] = [device for at, device in enumerate(devices) if device not in devices[:at]]
         notes += [note for note in result.notes if note not in notes]

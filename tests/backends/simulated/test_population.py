@@ -129,9 +129,9 @@ def test_tensors_take_one_launch(settings, own, launches, monkeypatch):
     # Noise is drawn, and so the engine asked, in pieces of 5 steps.
     monkeypatch.setattr(reservoir, "_CHUNK", 5 * 3 * 30)
     config = esn(engine="torch", **settings)
-    together, alone = Population(opened(config)), opened(config)
-    together.reset(3)
-    for one in alone:
+    members, alone = opened(config), opened(config)
+    together = Population(members)
+    for one in (*members, *alone):
         one.reset(3)
     for steps in (12, 3):
         u = drive(*([4] if own else []), 3, steps, 2)
@@ -195,7 +195,7 @@ def test_new_weights_are_taken(launches):
     several.run(u)
     other = esn()(9).build().weights
     members[1].upload({"W": other.recurrent(), "W_in": other.W_in})
-    several.reset()
+    members[1].reset()
     np.testing.assert_allclose(several.run(u)[1], esn()(9).build().open().run(u)[0][None], rtol=0, atol=2e-6)
     assert len(launches) == 2
 

@@ -10,7 +10,6 @@ import typer
 
 from reservoir_hw.cli.options import JsonOption, ReservoirOption, SetOption, StrictOption
 from reservoir_hw.cli.show import own_stdout, print_json, print_tables
-from reservoir_hw.core.errors import ConfigurationError
 
 
 def check(
@@ -18,9 +17,6 @@ def check(
     reservoir: ReservoirOption = None,
     set_: SetOption = None,
     strict: StrictOption = False,
-    estimate: Annotated[
-        bool, typer.Option("--estimate", help="Print only what a run would cost, with processor time and memory.")
-    ] = False,
     json: JsonOption = False,
 ) -> None:
     """Validate a file and estimate what a run would cost. Imports functions that it names; opens no device."""
@@ -35,8 +31,6 @@ def check(
 
     document = load_document(file, reservoir=reservoir, set=set_ or [], strict=strict)
     if "kind" in document.data:
-        if estimate:
-            raise ConfigurationError(f"{file} is a reservoir file; an estimate needs an experiment file with its task")
         config = parse_reservoir(document, varies=True)
         config.check_machine()
         if json:
@@ -52,12 +46,9 @@ def check(
         sweep = Sweep(document) if searches else None
         (sweep or experiment).check_machine()
         cost = (sweep or experiment).estimate()
-        if estimate:
-            # Of a sweep, each trial.
-            cost = experiment.measured_estimate()
-        remarks = [] if estimate else experiment.about_export()
+        remarks = experiment.about_export()
         change = None
-        if reservoir is not None and not estimate:
+        if reservoir is not None:
             # What is set in the new section means nothing to the file's own.
             own = [one for one in set_ or [] if not one.startswith("reservoir.")]
             # A simulation has nothing to draw again.
@@ -70,23 +61,18 @@ def check(
         found |= {"remarks": remarks} if remarks else {}
         print_json({**found, **({} if change is None else asdict(change))})
         return
-    if not estimate:
-        over = f" over {points_text(experiment.config)}" if len(experiment.points) > 1 else ""
-        typer.echo(f"{file} is a valid experiment{over}")
-        if change is not None:
-            print_tables([Table("", ["", "the file's own", f"with {reservoir}"], change.rows)])
-            for sentence in change.left_out:
-                typer.echo(f"left out: {sentence}")
-        elif about := mask_text(experiment.points[0], experiment):
-            typer.echo(about)
-        for remark in remarks:
-            typer.echo(f"warning: {remark}", err=True)
-        if sweep is not None:
-            typer.echo(f"with {describe(sweep)}; each trial is")
+    over = f" over {points_text(experiment.config)}" if len(experiment.points) > 1 else ""
+    typer.echo(f"{file} is a valid experiment{over}")
+    if change is not None:
+        print_tables([Table("", ["", "the file's own", f"with {reservoir}"], change.rows)])
+        for sentence in change.left_out:
+            typer.echo(f"left out: {sentence}")
+    elif about := mask_text(experiment.points[0], experiment):
+        typer.echo(about)
+    for remark in remarks:
+        typer.echo(f"warning: {remark}", err=True)
+    if sweep is not None:
+        typer.echo(f"with {describe(sweep)}; each trial is")
     typer.echo(str(cost))
     if cost.on_device is not None:
         typer.echo(f"A run takes {cost.on_device}")
-    if estimate and cost.processor_s is None:
-        typer.echo(
-            "Processor time and memory are measured on simulations alone, and a point drives a device.", err=True
-        )

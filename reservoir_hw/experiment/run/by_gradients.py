@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -16,9 +15,7 @@ from reservoir_hw.core.reservoir import Reservoir
 from reservoir_hw.core.reservoir_config import build_reservoir
 from reservoir_hw.experiment.configuration.experiment import ExperimentConfig, Point
 from reservoir_hw.experiment.run.counted_pieces import CountedPieces
-from reservoir_hw.experiment.run.speed import Demand
 from reservoir_hw.experiment.run.text_plan import check_training, cost, gradient_of, harvests, held_out_of, prompt_of
-from reservoir_hw.experiment.run.text_speed import text_demand
 from reservoir_hw.experiment.run.text_training import (
     course,
     curves,
@@ -85,19 +82,6 @@ class ByGradients(Trainer):
         """From the windows of the text."""
         model = model_of(point.config)
         return cost(point.config, model, model.tokens_of(task), model.lessons(task).values())
-
-    def demand(self, point: Point, task: Task, cost: Cost, for_s: float) -> Demand | None:
-        """From some steps, windows and letters."""
-        model = model_of(point.config)
-        tokens = model.tokens_of(task)
-        wanted = model.reservoirs(point.config.reservoir, tokens.vocabulary)
-        if not all(one.is_computed for one in wanted):
-            return None
-        began = time.process_time()
-        with opened_model(point, tokens) as (built, _):
-            building = time.process_time() - began
-            found = text_demand(built, model, point.config, tokens, model.lessons(task).values(), for_s)
-            return found.after(building)
 
     def run(self, run: PointRun) -> None:
         """Open all reservoirs of the model, train, and keep weights, tokenizer and sample."""

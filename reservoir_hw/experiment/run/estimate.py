@@ -18,8 +18,7 @@ class Estimate:
 
     `training_steps` are those of language models, updates of the weights; `chunks` count for the others only.
     They are as long as they may be, a slow device gets shorter ones. `bursts` are those of instruments. `stored` of the
-    runs take the states of a harvest. `processor_s` of all threads and `memory_bytes` are known where the speed of this
-    machine was measured. `on_device` is that of the point that takes most on a GPU.
+    runs take the states of a harvest. `on_device` is the memory of the point that takes most on a GPU.
     """
 
     runs: int
@@ -31,8 +30,6 @@ class Estimate:
     training_steps: int = 0
     bursts: int = 0
     stored: int = 0
-    processor_s: float | None = None
-    memory_bytes: int | None = None
     on_device: DeviceMemory | None = None
 
     def as_dict(self) -> dict[str, Any]:
@@ -50,9 +47,7 @@ class Estimate:
         chunks += f" and {_number(self.bursts, 'burst')}" if self.bursts else ""
         where = "kept on disk" if self.kept else "streamed, not kept" if self.chunks else "precomputed"
         states = f", {size} of states ({where})" if self.state_bytes != 0 else ""
-        machine = "" if self.processor_s is None else f", about {_duration(self.processor_s)} of processor time"
-        machine += "" if self.memory_bytes is None else f" and {in_units(self.memory_bytes)} of memory"
-        return f"{runs}{learning}, {self.device_steps:,} device steps{chunks}{states}{time}{machine}"
+        return f"{runs}{learning}, {self.device_steps:,} device steps{chunks}{states}{time}"
 
 
 def estimate(points: Sequence[tuple[Point, Cost]], *, kept: bool = False) -> Estimate:
@@ -86,11 +81,3 @@ def estimate(points: Sequence[tuple[Point, Cost]], *, kept: bool = False) -> Est
 
 def _number(count: int, what: str) -> str:
     return f"{count:,} {what}" if count == 1 else f"{count:,} {what}s"
-
-
-def _duration(seconds: float) -> str:
-    for unit, size in (("s", 60), ("min", 60)):
-        if seconds < 2 * size:
-            return f"{seconds:.2g} {unit}"
-        seconds /= size
-    return f"{seconds:.2g} h" if seconds < 10 else f"{seconds:,.0f} h"

@@ -36,7 +36,6 @@ from reservoir_hw.experiment.run.open_device import OpenDevice, steps_without_op
 from reservoir_hw.experiment.run.processes import Processes, joined
 from reservoir_hw.experiment.run.report import write_report
 from reservoir_hw.experiment.run.result import Result, Source, how_it_ended
-from reservoir_hw.experiment.run.speed import peak_bytes
 from reservoir_hw.experiment.run.trainer import Cost, PointRun, RowFiles, Trainer
 from reservoir_hw.experiment.states.harvest import find_states, store_path
 from reservoir_hw.experiment.states.progress import Progress, StepCounter
@@ -44,11 +43,8 @@ from reservoir_hw.experiment.states.progress_bar import shown_progress
 from reservoir_hw.readout.baselines.configuration import BaselineConfig
 from reservoir_hw.readout.configuration import GradientReadoutConfig, StateReadoutConfig
 from reservoir_hw.readout.models.configuration import TokenModelConfig
-from reservoir_hw.tasks.report import REPETITIONS, by_label, metric_values
+from reservoir_hw.tasks.report import by_label, metric_values
 from reservoir_hw.tasks.task import Row, Task
-
-# Processor seconds of Python with its libraries, and of a report: those of a run of one second are as many.
-_BEGIN_AND_REPORT_S = 1.5
 
 _TRAINERS: dict[str, Trainer] = {
     "in one pass": InOnePass(),
@@ -151,29 +147,6 @@ class Experiment:
         """What each trained baseline and point of a run will cost; points on one drive count once. Opens no device."""
         points = self._checked_points()
         return _costs([*_trained_baselines(points), *points])
-
-    def measured_estimate(self, for_s: float = 5.0) -> Estimate:
-        """As `estimate`, with processor time and memory of the run, from a speed that is measured for about `for_s`.
-
-        Building networks comes on top. Repetitions are measured once. Both are None where a point
-        drives a device, which is not opened. Baselines that are not trained are not counted.
-        """
-        points = self._checked_points()
-        work = [*_trained_baselines(points), *points]
-        costs = _costs(work)
-        alike: dict[str, list[tuple[Point, Task, Cost]]] = {}
-        for (point, task), (_, cost) in zip(work, costs, strict=True):
-            alike.setdefault(_size(point, cost), []).append((point, task, cost))
-        seconds, more = _BEGIN_AND_REPORT_S, 0
-        for group in alike.values():
-            point, task, cost = group[0]
-            demand = _trainer(point).demand(point, task, cost, for_s / len(alike))
-            if demand is None:
-                return estimate(costs)
-            # Data sets of one kind may differ in length.
-            times = sum(cost.progress_steps for *_, cost in group) / cost.progress_steps if cost.progress_steps else 1
-            seconds, more = seconds + times * demand.processor_s, max(more, demand.more_bytes)
-        return replace(estimate(costs), processor_s=seconds, memory_bytes=peak_bytes() + more)
 
     def run(
         self,
@@ -495,20 +468,6 @@ def _costs(points: Sequence[tuple[Point, Task]], *, harvest: bool = False) -> li
         less = {"device_steps": cost.device_steps - saved, "progress_steps": cost.progress_steps - saved}
         costs[at] = point, replace(cost, **less) if saved else cost
     return costs
-
-
-def _size(point: Point, cost: Cost) -> str:
-    """The same for points that take as much: all that is set, without what repeats it."""
-
-    def once(value: Any) -> Any:
-        if isinstance(value, dict):
-            return {key: once(item) for key, item in value.items() if key not in REPETITIONS}
-        return [once(item) for item in value] if isinstance(value, list) else value
-
-    sections = point.config.model_dump(
-        mode="json", serialize_as_any=True, include={"task", "reservoir", "readout", "training"}
-    )
-    return json.dumps([once(sections), cost.progress_steps > 0])
 
 
 def _run_baseline(config: BaselineConfig, label: str, task: Task, point: Point) -> Row:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
@@ -25,8 +24,6 @@ from reservoir_hw.experiment.run.device_memory import device_memory, fitting_ste
 from reservoir_hw.experiment.run.folder import write_array
 from reservoir_hw.experiment.run.learning import Prepare, state_readout, trained
 from reservoir_hw.experiment.run.open_device import OpenDevice, refuse_draws
-from reservoir_hw.experiment.run.speed import Demand
-from reservoir_hw.experiment.run.states_speed import states_demand
 from reservoir_hw.experiment.run.text_plan import check_gradient, gradient_of, refuse_options_of_texts
 from reservoir_hw.experiment.run.trainer import Cost, PointRun, RowFiles, Trainer, device_records
 from reservoir_hw.experiment.states.changes import in_words
@@ -131,15 +128,6 @@ class InOnePass(Trainer):
             options = gradient_of(point.config).options
             updates = options.steps_for(point.config.readout.windows(task, options.context))
         return Cost(steps, steps, state_bytes, len(chunks), training_steps=updates, bursts=bursts, on_device=on_device)
-
-    def demand(self, point: Point, task: Task, cost: Cost, for_s: float) -> Demand | None:
-        """From some chunks."""
-        if not point.config.reservoir.is_computed:
-            return None
-        began = time.process_time()
-        with opened(point, task) as reservoir:
-            building = time.process_time() - began
-            return states_demand(reservoir, point, task, cost, for_s).after(building)
 
     def run(self, run: PointRun) -> None:
         """Take the states of a harvest if it is whole; else, and for a forecast, open the device."""

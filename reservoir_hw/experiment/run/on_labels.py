@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import time
-from collections.abc import Callable, Iterator
-from dataclasses import replace
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
@@ -17,9 +15,7 @@ from reservoir_hw.experiment.configuration.experiment import ExperimentConfig, P
 from reservoir_hw.experiment.run.by_gradients import VALIDATION
 from reservoir_hw.experiment.run.counted_pieces import CountedPieces
 from reservoir_hw.experiment.run.folder import write_array
-from reservoir_hw.experiment.run.speed import Demand, seconds_for_one, seconds_of_a_step
 from reservoir_hw.experiment.run.text_plan import check_gradient_alone, gradient_of, refuse_options_of_texts
-from reservoir_hw.experiment.run.text_speed import endless
 from reservoir_hw.experiment.run.text_training import course, told
 from reservoir_hw.experiment.run.trainer import Cost, PointRun, Trainer
 from reservoir_hw.experiment.states.record import Recorder
@@ -28,7 +24,6 @@ from reservoir_hw.tasks.task import Split, Task
 
 if TYPE_CHECKING:
     from reservoir_hw.readout.models.gated import SequenceClassifier
-    from reservoir_hw.readout.training.options import TrainingOptions
 
 
 class OnLabels(Trainer):
@@ -72,23 +67,6 @@ class OnLabels(Trainer):
             held_out = 0 if held is None else round(len(held.inputs) * _mean_length(held))
             driven = seen + tested + evaluations * held_out
         return Cost(driven, seen, 0, training_steps=steps)
-
-    def demand(self, point: Point, task: Task, cost: Cost, for_s: float) -> Demand | None:
-        """From some steps, and sequences of the test."""
-        model = _model_of(point.config)
-        if not all(one.is_computed for one in model.reservoirs(point.config.reservoir, task.channels)):
-            return None
-        options = gradient_of(point.config).options
-        held = 0 if task.held_out is None else len(task.held_out.inputs)
-        judged = len(task.test.inputs) + held * -(
-            -cost.training_steps // (options.evaluation_steps or cost.training_steps)
-        )
-        began = time.process_time()
-        with opened_classifier(point, task) as (built, _):
-            building = time.process_time() - began
-            step = seconds_of_a_step(_training(built, task, endless(options)), 0.7 * for_s)
-            one = seconds_for_one(_judged(built, task.test, options.batch), 0.3 * for_s)
-        return Demand(building + cost.training_steps * options.accumulate * step + judged * one)
 
     def run(self, run: PointRun) -> None:
         """Open the reservoir, train, judge, and keep weights and outputs."""
@@ -170,32 +148,6 @@ class _Sequences:
 
     def __getitem__(self, index: int) -> tuple[np.ndarray, int]:
         return self._split.inputs[index, : self._ends[index] + 1], int(self._labels[index])
-
-
-def _training(
-    model: SequenceClassifier, task: Task, options: TrainingOptions
-) -> Callable[[Callable[[float], None]], object]:
-    from reservoir_hw.readout.training.on_corpus import train
-
-    def run(told: Callable[[float], None]) -> object:
-        return train(
-            model,
-            _Sequences(task.train),
-            options=options,
-            progress=lambda now: told(now.row.processor_seconds),
-        )
-
-    return run
-
-
-def _judged(model: SequenceClassifier, split: Split, batch: int) -> Iterator[int]:
-    """So many sequences that the model has answered, again and again."""
-    while True:
-        for first in range(0, len(split.inputs), batch):
-            rows = slice(first, first + batch)
-            lengths = None if split.lengths is None else split.lengths[rows]
-            part = replace(split, inputs=split.inputs[rows], targets=split.targets[rows], lengths=lengths)
-            yield len(_outputs(model, part, batch))
 
 
 def _outputs(model: SequenceClassifier, split: Split, batch: int) -> np.ndarray:

@@ -34,13 +34,12 @@ _PROMPT = 32
 class Amount:
     """What of a text is read how often, in windows, and written.
 
-    `driven` are the windows of training and validation whose states are computed beforehand, `shard` how many of them
-    are in memory at once; both are 0 where reservoirs are driven in every step.
+    `driven` are the windows of training and validation whose states are computed beforehand, 0 where reservoirs are
+    driven in every step.
     """
 
     steps: int
     driven: int
-    shard: int
     validated: int
     test: int
     written: int
@@ -54,18 +53,17 @@ def amount(config: ExperimentConfig, model: TokenModelConfig, task: Tokens, less
     held_out = held_out_of(task, options)
     validation = 0 if held_out is None else windows_in(held_out, options)
     steps = sum(options.steps_for(windows_in(tokens, options)) for tokens in lessons)
-    driven = shard = 0
+    driven = 0
     if harvests(model, task):
         per_window = 1 if options.predict == "last" else options.context
         shards = shards_for(gradient, windows, per_window, getattr(config.reservoir, "nodes", None))
         visits = math.ceil(steps / math.ceil(windows / shards * options.shard_epochs / options.windows_per_step))
         visited = visits if not gradient.keep_states else min(visits, shards)
-        shard = math.ceil(windows / shards) + validation
         driven = (windows if shards == 1 else round(windows / shards * visited)) + validation
     evaluations = math.ceil(steps / (options.evaluation_steps or steps))
     sample = config.run.generate
     written = 0 if sample is None else len(prompt_of(sample, task)) + sample.tokens
-    return Amount(steps, driven, shard, evaluations * validation, test, written)
+    return Amount(steps, driven, evaluations * validation, test, written)
 
 
 def cost(config: ExperimentConfig, model: TokenModelConfig, task: Tokens, lessons: Iterable[Corpus]) -> Cost:

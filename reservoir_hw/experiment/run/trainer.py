@@ -19,7 +19,6 @@ from reservoir_hw.experiment.run.device_memory import DeviceMemory
 from reservoir_hw.experiment.run.open_device import OpenDevice
 from reservoir_hw.experiment.run.processes import Processes
 from reservoir_hw.experiment.run.result import Result, Source
-from reservoir_hw.experiment.run.speed import Demand
 from reservoir_hw.experiment.states.harvest import find_states
 from reservoir_hw.experiment.states.progress import StepCounter
 from reservoir_hw.tasks.task import Evaluation, Row, Task
@@ -242,13 +241,6 @@ class Trainer(ABC):
     @abstractmethod
     def cost(self, point: Point, task: Task, *, harvest: bool = False) -> Cost:
         """What the point, or its harvest, will take; opens nothing."""
-
-    @abstractmethod
-    def demand(self, point: Point, task: Task, cost: Cost, for_s: float) -> Demand | None:
-        """What the run of the point takes of this machine, measured for about `for_s` on a piece of it.
-
-        Opens simulations; None where a device would have to be opened.
-        """
 
     @abstractmethod
     def run(self, run: PointRun) -> None:

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from reservoir_hw.core.errors import ConfigurationError
-from reservoir_hw.readout.linear._decomposition import EPSILON, Array, Design, Spectrum, times
+from reservoir_hw.readout.linear._decomposition import Array, Design, Spectrum
 from reservoir_hw.readout.linear._sufficient_statistics import Statistics
 
 DEFAULT_ALPHAS = np.logspace(-8, 8, 49)
-# Residuals are held for all alphas and outputs at once.
-LOO_BLOCK_ROWS = 512
 
 
 def gcv_scores(spectrum: Spectrum, alphas: Array) -> Array:
@@ -44,34 +41,6 @@ def kfold_scores(parts: Sequence[Statistics], design_of: Callable[[Statistics], 
         weights = training.spectrum(design).weights_for_each(alphas)
         squared_error = squared_error + part.squared_error(design, weights)
     return np.asarray(squared_error / sum(part.rows for part in parts))
-
-
-def loo_scores(blocks: Iterable[tuple[Array, Array]], spectrum: Spectrum, design: Design, alphas: Array) -> Array:
-    """Every row predicted from all others: e_i / (1 - h_i), h_i the leverage (Allen 1974; Golub et al. 1979).
-
-    `blocks` gives the rows again, (n, features) and (n, outputs), in the coordinates of the statistics.
-    Exact for given standardisation: its statistics are those of all rows. Raises ConfigurationError if the
-    blocks are not as many rows as before.
-    """
-    centre, target_centre = design.centre[design.keep], design.centre[design.features :]
-    filtered = spectrum.filtered(alphas)
-    inverse = 1.0 / (spectrum.values[:, None] + alphas)
-    squared_error = np.zeros(filtered.shape[1:])
-    rows = 0
-    for x, y in blocks:
-        projected = (x[:, design.keep] - centre) @ design.scaled(spectrum.vectors)
-        leverage = spectrum.constants / spectrum.rows + projected**2 @ inverse
-        residual = (y - target_centre)[:, None] - times(projected, filtered)
-        # A row that alone determines a weight has leverage 1; rounding must not make that a division by 0.
-        left_out = residual / np.maximum(1.0 - leverage, EPSILON)[:, :, None]
-        squared_error += (left_out**2).sum(axis=0)
-        rows += x.shape[0]
-    if rows != spectrum.rows:
-        raise ConfigurationError(
-            f"leave-one-out read {spectrum.rows} rows the first time and {rows} the second: the chunks must be "
-            "the same each time"
-        )
-    return squared_error / spectrum.rows
 
 
 def choose_alpha(scores: Array, alphas: Array, *, per_output: bool) -> float | Array:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -25,7 +25,7 @@ from reservoir_hw.readout.linear.training_chunks import (
     Widths,
     check_finite,
     checked,
-    chunk_source,
+    chunks,
     in_numpy,
     numeric,
 )
@@ -89,7 +89,6 @@ class LeastSquaresReadout(ABC):
         Arrays may be torch tensors on any device; targets and inputs go where the states are.
         `solve` finishes learning. It may be called at any time, and learning can go on afterwards.
         """
-        self._check_one_pass()
         self._learn(Chunk(states, targets, inputs, new_sequence))
         return self
 
@@ -102,24 +101,20 @@ class LeastSquaresReadout(ABC):
         """Forget everything, learn from all of this, solve.
 
         Either arrays as for `partial_fit`, each row of the batch a whole sequence; or, as the only argument,
-        chunks: an iterable of `Chunk` or tuples (states, targets[, inputs[, new_sequence]]), or a function
-        without arguments that returns one.
+        chunks: an iterable of `Chunk` or tuples (states, targets[, inputs[, new_sequence]]).
         """
-        source, again = chunk_source(states, targets, inputs)
-        if not again:
-            self._check_one_pass()
+        given = chunks(states, targets, inputs)
         self.reset()
-        for chunk in source():
+        for chunk in given:
             self._learn(chunk)
-        return self._finish(source)
+        return self._finish()
 
     def solve(self) -> Self:
         """Finish learning: the weights are those of everything learned so far.
 
         Raises ConfigurationError if there are no rows to learn from.
         """
-        self._check_one_pass()
-        return self._finish(None)
+        return self._finish()
 
     # ---- using
 
@@ -238,8 +233,8 @@ class LeastSquaresReadout(ABC):
         """Take in a chunk, or raise and leave everything as it was."""
 
     @abstractmethod
-    def _finish(self, source: Callable[[], Iterator[Chunk]] | None) -> Self:
-        """Compute the weights; `source` gives all chunks once more, None if they cannot be had."""
+    def _finish(self) -> Self:
+        """Compute the weights."""
 
     @abstractmethod
     def _require_solution(self, wanted_for: str) -> Widths:
@@ -256,9 +251,6 @@ class LeastSquaresReadout(ABC):
     @abstractmethod
     def _remember(self, arrays: Mapping[str, npt.NDArray], facts: Mapping[str, Any], widths: Widths) -> None:
         """Take over the solution of a file. Raises KeyError, TypeError or ValueError if it does not fit together."""
-
-    def _check_one_pass(self) -> None:
-        """Raise NotSupported if learning takes all chunks a second time."""
 
     def _new_position(self) -> SequencePosition:
         return SequencePosition(self.washout)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Mapping
 from typing import Annotated, Any, Literal, Protocol, Self
 
 import numpy as np
@@ -240,9 +240,8 @@ class OnlineReadout(LeastSquaresReadout):
         for rows, targets in held:
             rule.learn(scale.standardised(rows, bias=self.bias), targets)
 
-    def _finish(self, source: Callable[[], Iterator[Chunk]] | None) -> Self:
+    def _finish(self) -> Self:
         """Learn the steps that were held back, if there are any."""
-        del source
         if self._rule is None or not self.n_samples_:
             raise self._no_rows()
         if self._scale is None:

@@ -4,21 +4,19 @@ from __future__ import annotations
 
 import logging
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Annotated, Any, Literal, Self, TypeAlias, cast
 
 import numpy as np
 import numpy.typing as npt
 from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt
 
-from reservoir_hw.core.errors import ConfigurationError, NotSupported, ShapeError
+from reservoir_hw.core.errors import ConfigurationError, ShapeError
 from reservoir_hw.readout.linear._alpha_search import (
     DEFAULT_ALPHAS,
-    LOO_BLOCK_ROWS,
     choose_alpha,
     gcv_scores,
     kfold_scores,
-    loo_scores,
 )
 from reservoir_hw.readout.linear._decomposition import EPSILON, Array, Design, Spectrum
 from reservoir_hw.readout.linear._incremental_qr import IncrementalQR
@@ -30,13 +28,13 @@ from reservoir_hw.readout.linear.feature_scale import FeatureScale
 from reservoir_hw.readout.linear.least_squares import LeastSquaresReadout
 from reservoir_hw.readout.linear.linear_form import LinearForm, loses_in_single, sizes_of
 from reservoir_hw.readout.linear.sequence_position import SequencePosition
-from reservoir_hw.readout.linear.training_chunks import Chunk, Widths, checked, in_numpy
+from reservoir_hw.readout.linear.training_chunks import Chunk, Widths
 from reservoir_hw.tasks.task import Task
 
 log = logging.getLogger(__name__)
 
 Solver: TypeAlias = Literal["normal", "qr"]
-Search: TypeAlias = Literal["gcv", "kfold", "loo"]
+Search: TypeAlias = Literal["gcv", "kfold"]
 
 _SOLVERS: dict[str, Callable[[int], Statistics]] = {"normal": NormalEquations, "qr": IncrementalQR}
 
@@ -101,8 +99,7 @@ class RidgeReadout(LeastSquaresReadout):
         alpha: The penalty, ≥ 0; an array (outputs,) gives every output its own. Or how to find it:
             "gcv", generalised cross-validation (Golub, Heath & Wahba 1979);
             "kfold", cross-validation with `folds` folds made of blocks of `block_steps` consecutive steps;
-            "loo", leave-one-out, which needs `fit` with data that can be read twice. Successive states are
-            alike, so GCV and leave-one-out, which regard rows as independent, tend to too small an alpha
+            Successive states are alike, so GCV, which regards rows as independent, tends to too small an alpha
             where the targets' noise is correlated in time; "kfold" with blocks longer than that does not.
         solver: "normal" sums the normal equations in float64: fast, and accurate while the condition number
             of the (regularised) states stays well below 7e7. "qr" updates a QR decomposition: about eight
@@ -139,7 +136,7 @@ class RidgeReadout(LeastSquaresReadout):
 
     States may be torch tensors on any device that has float64. With solver "normal" the normal equations are summed
     there, in float64, in blocks of some hundred rows, and only the sums come to the CPU, where they are solved. With
-    "qr", and where leave-one-out reads the rows again, the states are copied to the CPU.
+    "qr" the states are copied to the CPU.
 
     `rank_`, `condition_` and `report_` take a decomposition. For one given alpha that surely conditions the
     problem well, the weights do without, and the decomposition waits until one of the three is asked for.
@@ -149,8 +146,8 @@ class RidgeReadout(LeastSquaresReadout):
     dependent and alpha is 0, or nothing beside rounding errors. It warns with IllConditionedWarning if alpha > 0 is too
     small to matter.
 
-    Raises (methods): ConfigurationError, ShapeError, InputRangeError, NotSolved, and with "loo" NotSupported for data
-    that is seen once. A chunk that is refused leaves what was learned before untouched.
+    Raises (methods): ConfigurationError, ShapeError, InputRangeError, NotSolved. A chunk that is refused leaves what
+    was learned before untouched.
     """
 
     kind = "ridge"
@@ -185,14 +182,10 @@ class RidgeReadout(LeastSquaresReadout):
         folds: int = 5,
         block_steps: int = 100,
     ) -> None:
-        # An experiment sees its states once, so its configuration does not know leave-one-out.
         arguments = locals()
-        leave_one_out = isinstance(alpha, str) and alpha == "loo"
         self.scale_: FeatureScale | None = None
         self.target_spread_: Array | None = None
-        super().__init__(RidgeConfig, {**arguments, "alpha": "gcv" if leave_one_out else alpha})
-        if leave_one_out:
-            self.alpha = "loo"
+        super().__init__(RidgeConfig, arguments)
         if self.alphas is not None:
             self.alphas = np.unique(self.alphas)
 
@@ -245,14 +238,6 @@ class RidgeReadout(LeastSquaresReadout):
     def _number_of_folds(self) -> int:
         return self.folds if self._search == "kfold" else 1
 
-    def _check_one_pass(self) -> None:
-        if self._search == "loo":
-            raise NotSupported(
-                'alpha="loo" reads the data twice, and these chunks can be read only once: call fit() with arrays, a '
-                'list of chunks or a function that returns them; or use alpha="gcv" (one pass, nearly the same choice) '
-                'or "kfold"'
-            )
-
     @property
     def _learns_on_device(self) -> bool:
         return self.solver == "normal"
@@ -271,7 +256,7 @@ class RidgeReadout(LeastSquaresReadout):
         for lane, start, stop, fold in self._position.advance(columns, drop, new_sequence=chunk.new_sequence):
             self._accumulator.add(columns.rows(lane, start, stop), fold)
 
-    def _finish(self, source: Callable[[], Iterator[Chunk]] | None) -> Self:
+    def _finish(self) -> Self:
         accumulator, widths = self._accumulator, self._widths
         if accumulator is None or widths is None or accumulator.rows == 0:
             raise self._no_rows()
@@ -303,14 +288,8 @@ class RidgeReadout(LeastSquaresReadout):
             spectrum = total.spectrum(design)
             if isinstance(alpha, str):
                 alphas = DEFAULT_ALPHAS.copy() if self.alphas is None else self.alphas.copy()
-                if alpha == "gcv":
-                    scores = gcv_scores(spectrum, alphas)
-                elif alpha == "kfold":
-                    scores = kfold_scores(parts, design_of, alphas)
-                else:
-                    assert source is not None
-                    blocks = self._blocks(source, shift, widths)
-                    scores = loo_scores(blocks, spectrum, design, alphas)
+                gcv = alpha == "gcv"
+                scores = gcv_scores(spectrum, alphas) if gcv else kfold_scores(parts, design_of, alphas)
                 # Below that the estimates hold for exact arithmetic, and not for the weights one would get.
                 usable = spectrum.condition(alphas) <= self._largest_condition
                 if not usable.any():
@@ -338,20 +317,6 @@ class RidgeReadout(LeastSquaresReadout):
                 f"fold {empty[0]} of {len(parts)} got no rows: there are {sum(p.rows for p in parts)} rows in blocks "
                 f"of {self.block_steps} steps. Reduce block_steps or folds."
             )
-
-    def _blocks(
-        self, source: Callable[[], Iterator[Chunk]], shift: Array, widths: Widths
-    ) -> Iterator[tuple[Array, Array]]:
-        """The rows once more, in the coordinates of the statistics."""
-        position = self._new_position()
-        for chunk in source():
-            columns = checked(in_numpy(chunk), input_connection=self.input_connection, widths=widths)
-            drop = position.washed_out(columns, new_sequence=chunk.new_sequence)
-            for lane, first, last, _ in position.advance(columns, drop, new_sequence=chunk.new_sequence):
-                for start in range(first, last, LOO_BLOCK_ROWS):
-                    rows = columns.rows(lane, start, min(start + LOO_BLOCK_ROWS, last))
-                    block = np.concatenate(rows, axis=1, dtype=np.float64) - shift
-                    yield block[:, : widths.features], block[:, widths.features :]
 
     def _check_singular(self, spectrum: Spectrum, alpha: float | Array) -> None:
         smallest = float(np.min(alpha))

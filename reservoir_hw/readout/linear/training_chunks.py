@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeAlias, cast
 
@@ -29,7 +29,7 @@ class Chunk(NamedTuple):
     new_sequence: bool = False
 
 
-ChunkSource: TypeAlias = Callable[[], Iterable[Chunk | tuple[Any, ...]]] | Iterable[Chunk | tuple[Any, ...]]
+ChunkSource: TypeAlias = Iterable[Chunk | tuple[Any, ...]]
 
 
 @dataclass(frozen=True)
@@ -148,35 +148,29 @@ def in_numpy(chunk: Chunk) -> Chunk:
     return Chunk(*(arrays.as_numpy(array) for array in chunk[:3]), new_sequence=chunk.new_sequence)
 
 
-def chunk_source(
+def chunks(
     states: npt.ArrayLike | ChunkSource, targets: npt.ArrayLike | None, inputs: npt.ArrayLike | None
-) -> tuple[Callable[[], Iterator[Chunk]], bool]:
-    """What `fit` was given, as a function that gives the chunks from the beginning.
-
-    Also whether it can do so more than once. Raises ConfigurationError for what are neither arrays nor chunks.
-    """
-    chunks: Any = states
+) -> Iterator[Chunk]:
+    """What `fit` was given, in chunks. Raises ConfigurationError for what are neither arrays nor chunks."""
     if targets is not None:
-        chunks = [Chunk(cast(Any, states), targets, inputs, True)]
-    elif (
+        return iter([Chunk(cast(Any, states), targets, inputs, True)])
+    if (
         inputs is not None
         or isinstance(states, np.ndarray)
         or arrays.is_tensor(states)
-        or not (callable(states) or hasattr(states, "__iter__"))
+        or not hasattr(states, "__iter__")
     ):
         raise ConfigurationError("fit needs targets beside the states (or chunks of both as its only argument)")
+    return map(_chunk_of, cast(Any, states))
 
-    def each() -> Iterator[Chunk]:
-        items: Any = chunks() if callable(chunks) else chunks
-        for item in items:
-            if not isinstance(item, tuple) or not 2 <= len(item) <= 4:
-                raise ConfigurationError(
-                    "chunks must be tuples (states, targets[, inputs[, new_sequence]]) or Chunk objects, "
-                    f"got {type(item).__name__}"
-                )
-            yield Chunk(*cast(tuple[Any, Any], item))
 
-    return each, callable(chunks) or iter(chunks) is not chunks
+def _chunk_of(item: Any) -> Chunk:
+    if not isinstance(item, tuple) or not 2 <= len(item) <= 4:
+        raise ConfigurationError(
+            "chunks must be tuples (states, targets[, inputs[, new_sequence]]) or Chunk objects, "
+            f"got {type(item).__name__}"
+        )
+    return Chunk(*cast(tuple[Any, Any], item))
 
 
 def numeric(values: Any, name: str) -> Any:

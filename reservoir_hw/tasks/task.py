@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import copy
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Literal, Protocol, Self, get_args
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, Self, get_args
 
 import numpy as np
 
@@ -173,16 +173,11 @@ class Tokens(Protocol):
         ...
 
 
-class Report(Protocol):
-    """What makes tables and figures from the rows of a result."""
+class Report(NamedTuple):
+    """What makes tables, and figures by file stem, from the rows of a result."""
 
-    def tables(self, rows: Sequence[Row]) -> list[Table]:
-        """As `Task.tables`."""
-        ...
-
-    def figures(self, rows: Sequence[Row]) -> dict[str, Figure]:
-        """As `Task.figures`."""
-        ...
+    tables: Callable[[Sequence[Row]], list[Table]]
+    figures: Callable[[Sequence[Row]], dict[str, Figure]]
 
 
 class Task(ABC):
@@ -226,7 +221,7 @@ class Task(ABC):
     remarks: Sequence[str] = ()
     """What casts doubt on the data, a sentence each."""
     report: Report | None = None
-    """Makes the tables and figures: the module `report` beside the task. A task can also override the two methods."""
+    """Makes the tables and figures. A task can also override the two methods."""
 
     def direction_of(self, metric: str) -> Literal["minimize", "maximize"] | None:
         """Which way a metric gets better, as far as the task says."""

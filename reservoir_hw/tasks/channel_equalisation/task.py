@@ -9,10 +9,10 @@ import numpy as np
 from pydantic import Field, NonNegativeInt, PositiveInt
 
 from reservoir_hw.core.seeds import generator
-from reservoir_hw.tasks.channel_equalisation import report
+from reservoir_hw.tasks.channel_equalisation.report import figures, tables
 from reservoir_hw.tasks.classification import error_metrics
 from reservoir_hw.tasks.series import nmse, one_sequence
-from reservoir_hw.tasks.task import Evaluation, OutputScale, Task, TaskConfig, checked_outputs
+from reservoir_hw.tasks.task import Evaluation, OutputScale, Report, Task, TaskConfig, checked_outputs
 
 LEVELS = np.array([-3.0, -1.0, 1.0, 3.0])
 """The four symbols, equally likely."""
@@ -108,7 +108,7 @@ class ChannelEqualisation(Task):
 
     score = "symbol_error_rate"
     smaller = ("nmse",)
-    report = report
+    report = Report(tables, figures)
 
     def __init__(self, config: ChannelEqualisationConfig | None = None, /, **settings: Any) -> None:
         config = ChannelEqualisationConfig.of(config, settings)

@@ -8,8 +8,8 @@ import numpy as np
 
 from reservoir_hw.core.errors import ConfigurationError
 from reservoir_hw.tasks import classification, datasets
-from reservoir_hw.tasks.japanese_vowels import report
-from reservoir_hw.tasks.task import Evaluation, OutputScale, Split, Task, TaskConfig, checked_outputs
+from reservoir_hw.tasks.japanese_vowels.report import figures, tables
+from reservoir_hw.tasks.task import Evaluation, OutputScale, Report, Split, Task, TaskConfig, checked_outputs
 
 SPEAKERS = 9
 COEFFICIENTS = 12
@@ -62,7 +62,7 @@ class JapaneseVowels(Task):
 
     score = "error_rate"
     input_range = (-2.0, 2.5)
-    report = report
+    report = Report(tables, figures)
 
     def __init__(self) -> None:
         self.train = _split("train")

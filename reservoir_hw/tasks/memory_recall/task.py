@@ -8,9 +8,9 @@ import numpy as np
 from pydantic import Field, NonNegativeInt, PositiveInt, model_validator
 
 from reservoir_hw.core.seeds import generator
-from reservoir_hw.tasks.memory_recall import report
+from reservoir_hw.tasks.memory_recall.report import figures, tables
 from reservoir_hw.tasks.series import one_sequence
-from reservoir_hw.tasks.task import Evaluation, OutputScale, Task, TaskConfig, checked_outputs
+from reservoir_hw.tasks.task import Evaluation, OutputScale, Report, Task, TaskConfig, checked_outputs
 
 
 class MemoryRecallConfig(TaskConfig):
@@ -56,7 +56,7 @@ class MemoryRecall(Task):
     input_range = (-1.0, 1.0)
     larger_is_better = True
     larger = ("r2",)
-    report = report
+    report = Report(tables, figures)
 
     def __init__(self, config: MemoryRecallConfig | None = None, /, **settings: Any) -> None:
         config = MemoryRecallConfig.of(config, settings)

@@ -11,10 +11,10 @@ from pydantic import Field, NonNegativeInt, PositiveInt
 
 from reservoir_hw.core.errors import ConfigurationError
 from reservoir_hw.core.seeds import generator
-from reservoir_hw.tasks.narma import report
+from reservoir_hw.tasks.narma.report import figures, tables
 from reservoir_hw.tasks.prediction.task import series_evaluation
 from reservoir_hw.tasks.series import one_sequence
-from reservoir_hw.tasks.task import Evaluation, OutputScale, Task, TaskConfig
+from reservoir_hw.tasks.task import Evaluation, OutputScale, Report, Task, TaskConfig
 
 log = logging.getLogger(__name__)
 
@@ -92,7 +92,7 @@ class Narma(Task):
     score = "nrmse"
     input_range = (0.0, 0.5)
     smaller = ("nmse",)
-    report = report
+    report = Report(tables, figures)
 
     def __init__(self, config: NarmaConfig | None = None, /, **settings: Any) -> None:
         config = NarmaConfig.of(config, settings)

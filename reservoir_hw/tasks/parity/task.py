@@ -9,9 +9,9 @@ from pydantic import Field, NonNegativeInt, PositiveInt
 
 from reservoir_hw.core.seeds import generator
 from reservoir_hw.tasks import classification
-from reservoir_hw.tasks.parity import report
+from reservoir_hw.tasks.parity.report import figures, tables
 from reservoir_hw.tasks.series import nmse, one_sequence
-from reservoir_hw.tasks.task import Evaluation, OutputScale, Task, TaskConfig, checked_outputs
+from reservoir_hw.tasks.task import Evaluation, OutputScale, Report, Task, TaskConfig, checked_outputs
 
 
 class ParityConfig(TaskConfig):
@@ -51,7 +51,7 @@ class Parity(Task):
     score = "error_rate"
     input_range = (-1.0, 1.0)
     smaller = ("nmse",)
-    report = report
+    report = Report(tables, figures)
 
     def __init__(self, config: ParityConfig | None = None, /, **settings: Any) -> None:
         config = ParityConfig.of(config, settings)

@@ -10,8 +10,8 @@ from pydantic import Field, NonNegativeInt, PositiveInt
 from reservoir_hw.core.seeds import generator
 from reservoir_hw.tasks import classification
 from reservoir_hw.tasks.series import nmse, one_sequence
-from reservoir_hw.tasks.sine_square import report
-from reservoir_hw.tasks.task import Evaluation, OutputScale, Task, TaskConfig, checked_outputs
+from reservoir_hw.tasks.sine_square.report import PERIODS, figures, tables
+from reservoir_hw.tasks.task import Evaluation, OutputScale, Report, Task, TaskConfig, checked_outputs
 
 
 def waves(kinds: np.ndarray, period_steps: int = 12) -> np.ndarray:
@@ -63,7 +63,7 @@ class SineSquare(Task):
     score = "error_rate"
     input_range = (-1.0, 1.0)
     smaller = ("nmse",)
-    report = report
+    report = Report(tables, figures)
 
     def __init__(self, config: SineSquareConfig | None = None, /, **settings: Any) -> None:
         config = SineSquareConfig.of(config, settings)
@@ -88,7 +88,7 @@ class SineSquare(Task):
         wrong = ((outputs > 0.5) != square).reshape(-1, self.period_steps)
         errors = int(np.count_nonzero(wrong))
         whole = outputs.reshape(wrong.shape).mean(axis=1) > 0.5
-        piece = slice(report.PERIODS * self.period_steps)
+        piece = slice(PERIODS * self.period_steps)
         return Evaluation(
             {
                 **classification.error_metrics("error_rate", errors, wrong.size),

@@ -9,8 +9,8 @@ from pydantic import Field, NonNegativeInt, PositiveInt, model_validator
 
 from reservoir_hw.core.errors import ConfigurationError
 from reservoir_hw.core.store import Dataset, StateStore
-from reservoir_hw.tasks.task import Evaluation, OutputScale, Split, Task, TaskConfig, checked_outputs
-from reservoir_hw.tasks.trace import report
+from reservoir_hw.tasks.task import Evaluation, OutputScale, Report, Split, Task, TaskConfig, checked_outputs
+from reservoir_hw.tasks.trace.report import PIECE, figures, tables
 from reservoir_hw.tasks.trace.targets import Target, target_series
 
 
@@ -70,7 +70,7 @@ class Trace(Task):
 
     larger_is_better = True
     larger, smaller = ("correlation",), ("nrmse",)
-    report = report
+    report = Report(tables, figures)
 
     def __init__(self, config: TraceConfig | None = None, /, **settings: Any) -> None:
         config = TraceConfig.of(config, settings)
@@ -123,8 +123,8 @@ class Trace(Task):
         for name, values in (("r2", correlation**2), ("nrmse", nrmse), ("correlation", correlation)):
             metrics |= {f"{name}/{k}": float(value) for k, value in zip(self.delays, values, strict=True)}
         piece: dict[str, Any] = {
-            "piece/targets": targets[: report.PIECE],
-            "piece/outputs": outputs[: report.PIECE],
+            "piece/targets": targets[:PIECE],
+            "piece/outputs": outputs[:PIECE],
             "delays": np.array(self.delays),
             "r2": correlation**2,
         }

@@ -14,8 +14,8 @@ from pydantic import Field, NonNegativeInt, PositiveInt
 from reservoir_hw.core.errors import ConfigurationError
 from reservoir_hw.core.seeds import generator
 from reservoir_hw.tasks import classification, datasets
-from reservoir_hw.tasks.task import Evaluation, OutputScale, Split, Task, TaskConfig, checked_outputs
-from reservoir_hw.tasks.trec import report
+from reservoir_hw.tasks.task import Evaluation, OutputScale, Report, Split, Task, TaskConfig, checked_outputs
+from reservoir_hw.tasks.trec.report import figures, tables
 from reservoir_hw.tasks.trec.vectors import random_vectors, word_vectors
 
 CLASSES = ("ABBR", "DESC", "ENTY", "HUM", "LOC", "NUM")
@@ -89,7 +89,7 @@ class Trec(Task):
     score = "accuracy"
     own_validation = "give it `judge: validation`"
     larger_is_better = True
-    report = report
+    report = Report(tables, figures)
 
     def __init__(self, config: TrecConfig | None = None, **settings: Any) -> None:
         config = TrecConfig.of(config, settings)

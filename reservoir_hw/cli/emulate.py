@@ -54,7 +54,7 @@ def bench(
     dialect: Annotated[
         str,
         typer.Option(metavar="NAME", help="What the instruments understand: keysight, tektronix, red_pitaya, smu."),
-    ],
+    ] = "keysight",
     dut: Annotated[
         str | None,
         typer.Option(

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import json
 import os
+import re
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 from reservoir_hw.core.errors import ConfigurationError
 
@@ -42,6 +45,38 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
         if isinstance(error, OSError):
             raise OSError(error.errno, f"cannot write {path}: {error.strerror or error}") from error
         raise
+
+
+def write_safetensors(
+    path: str | os.PathLike[str],
+    save_file: Callable[..., None],
+    tensors: Mapping[str, Any],
+    metadata: dict[str, str] | None = None,
+) -> None:
+    """Replace a file by tensors and metadata, with the `save_file` of safetensors for their library.
+
+    Equal content gives equal bytes, and whoever may read other files may read it: the library orders metadata at
+    random, and writes for its user alone. Raises as `replacing`, and `SafetensorError`.
+    """
+    from safetensors import SafetensorError
+
+    with replacing(path) as partial:
+        partial.touch()
+        mode = partial.stat().st_mode
+        try:
+            save_file(tensors, partial, metadata=metadata)
+        except SafetensorError as error:
+            # It wraps the error of the system, such as that of a full disk.
+            if (number := re.search(r"os error (\d+)", str(error))) is None:
+                raise
+            raise OSError(int(number[1]), os.strerror(int(number[1]))) from error
+        partial.chmod(mode)
+        with open(partial, "rb+") as file:
+            length = int.from_bytes(file.read(8), "little")
+            header = json.loads(file.read(length))
+            file.seek(8)
+            text = json.dumps(header, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+            file.write(text.encode().ljust(length))
 
 
 def must_be_writable(path: str | os.PathLike[str], what: str) -> None:

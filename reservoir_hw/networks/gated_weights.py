@@ -14,7 +14,7 @@ from numpy.typing import ArrayLike, NDArray
 from safetensors.numpy import save_file
 
 from reservoir_hw.core.errors import ConfigurationError
-from reservoir_hw.core.files import replacing
+from reservoir_hw.core.files import write_safetensors
 from reservoir_hw.networks.drawing import draw_weights
 from reservoir_hw.networks.random_matrices import Distribution, FloatArray
 from reservoir_hw.networks.weights import EsnWeights, read_weights_file
@@ -116,8 +116,7 @@ class GatedWeights:
             for array, value in part.stored().items()
             if array != "leak"
         }
-        with replacing(path) as partial:
-            save_file(arrays, partial, metadata=_HEADER)
+        write_safetensors(path, save_file, arrays, _HEADER)
 
     @classmethod
     def load(cls, path: str | Path) -> GatedWeights:

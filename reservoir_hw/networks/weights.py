@@ -14,7 +14,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
 from reservoir_hw.core.errors import ConfigurationError
-from reservoir_hw.core.files import replacing
+from reservoir_hw.core.files import write_safetensors
 from reservoir_hw.core.validation import check_finite, number_in, real_array
 from reservoir_hw.networks.random_matrices import FloatArray, Matrix, scipy_sparse
 from reservoir_hw.networks.spectral_radius import scale_to
@@ -131,8 +131,7 @@ class EsnWeights:
             "inputs": str(self.inputs),
             "storage": "csr" if isinstance(self.W, csr_array) else "dense",
         }
-        with replacing(path) as partial:
-            save_file(self.stored(), partial, metadata=metadata)
+        write_safetensors(path, save_file, self.stored(), metadata)
 
     @classmethod
     def load(cls, path: str | Path) -> EsnWeights:

@@ -13,7 +13,7 @@ from pydantic import Field, NonNegativeInt, model_validator
 from reservoir_hw.core.arrays import all_finite
 from reservoir_hw.core.configuration import Config
 from reservoir_hw.core.errors import ConfigurationError, InputRangeError, ShapeError
-from reservoir_hw.core.files import replacing
+from reservoir_hw.core.files import write_safetensors
 from reservoir_hw.core.seeds import generator
 from reservoir_hw.core.validation import real_array
 
@@ -98,8 +98,7 @@ class Mask:
         """Write a safetensors file with `matrix` and `bias`."""
         from safetensors.numpy import save_file
 
-        with replacing(path) as partial:
-            save_file({"matrix": np.ascontiguousarray(self.matrix), "bias": self.bias}, partial)
+        write_safetensors(path, save_file, {"matrix": np.ascontiguousarray(self.matrix), "bias": self.bias})
 
     @classmethod
     def load(cls, path: str | Path) -> Self:

@@ -20,7 +20,8 @@ _CLOSE, _MAY_BE_CLOSE = 0.005, 0.25
 # Of the steps, every so many is looked at for that.
 _EVERY = 8
 _OF_COUNTERS = {
-    "saturations": "samples lay beyond the range of a converter: lower the gain, or widen its range",
+    "saturations": "samples{over} lay beyond the range of a converter: lower the gain, or widen its range (`range_v` "
+    "of an input of an instrument, `limit` or `range` of `nonidealities` of a simulation)",
     "lost": "samples were lost: drive more slowly, or in shorter bursts",
     "underruns": "times inputs were not there when they were due: send larger chunks, or drive more slowly",
     "overruns": "times states were not taken in time: send smaller chunks, or drive more slowly",
@@ -125,7 +126,8 @@ def about_counters(counters: Counters, spec: ReservoirSpec) -> list[str]:
             "of the device: scale the inputs, or let out_of_range: error refuse them"
         )
     named = ((getattr(counters, name), what) for name, what in _OF_COUNTERS.items())
-    return [*found, *(f"{count:,} {what}" for count, what in named if count)]
+    over = f" of {counters.steps:,} steps of {spec.nodes} nodes"
+    return [*found, *(f"{count:,} {what.format(over=over)}" for count, what in named if count)]
 
 
 def _times(true: Any) -> np.ndarray:

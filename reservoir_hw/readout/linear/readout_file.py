@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 from safetensors import SafetensorError, safe_open
-from safetensors.numpy import save
+from safetensors.numpy import save_file
 
 from reservoir_hw.core.errors import ConfigurationError
-from reservoir_hw.core.files import replace_file
+from reservoir_hw.core.files import write_safetensors
 
 VERSION = 1
 
@@ -30,7 +30,7 @@ def write_readout(
         "readout": text,
         "sha256": _checksum(arrays, text),
     }
-    replace_file(path, save(arrays, metadata=metadata))
+    write_safetensors(path, save_file, arrays, metadata)
 
 
 def read_readout(path: str | os.PathLike[str], kind: str = "ridge") -> tuple[dict[str, npt.NDArray], dict[str, Any]]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,7 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from reservoir_hw.core.errors import ConfigurationError
-from reservoir_hw.core.files import replacing
+from reservoir_hw.core.files import write_safetensors
 from reservoir_hw.readout.training.identity import change_of_constants, constants_of
 from reservoir_hw.readout.training.objective import put_weights, weights_of
 
@@ -31,11 +30,7 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor], facts: Mapping[str,
     plain = {name: _of_its_own(tensor.detach().cpu()) for name, tensor in tensors.items()}
     text = json.dumps(facts)
     metadata = {"format": form, "version": str(VERSION), "facts": text, "sha256": _checksum(plain, text)}
-    with replacing(path) as partial:
-        try:
-            save_file(plain, partial, metadata=metadata)
-        except SafetensorError as error:
-            raise _of_the_disk(error) from error
+    write_safetensors(path, save_file, plain, metadata)
 
 
 def read_tensors(path: Path, form: str) -> tuple[dict[str, Tensor], dict[str, Any]]:
@@ -67,12 +62,6 @@ def _checksum(tensors: Mapping[str, Tensor], facts: str) -> str:
         # As bytes: numpy has no bfloat16.
         digest.update(tensor.reshape(-1).view(torch.uint8).numpy().data)
     return digest.hexdigest()
-
-
-def _of_the_disk(error: SafetensorError) -> Exception:
-    """The error of the system that safetensors has wrapped, such as that of a full disk."""
-    number = re.search(r"os error (\d+)", str(error))
-    return error if number is None else OSError(int(number[1]), os.strerror(int(number[1])))
 
 
 def _of_its_own(tensor: Tensor) -> Tensor:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import functools
 import shutil
@@ -74,7 +75,9 @@ def built(main: str, sizes: Sizes) -> Path:
     """A program of the firmware with these sizes."""
     if shutil.which("cc") is None:
         pytest.skip("there is no C compiler: cc")
-    program = Path(tempfile.mkdtemp(prefix="reservoir_hw_board_")) / "board"
+    folder = tempfile.mkdtemp(prefix="reservoir_hw_board_")
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    program = Path(folder) / "board"
     defined = {
         "VN_NODES": sizes.nodes,
         "VN_INPUTS": sizes.inputs,

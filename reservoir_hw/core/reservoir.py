@@ -7,7 +7,7 @@ import os
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, Literal, Self
+from typing import Any, Literal, NoReturn, Self
 from weakref import WeakSet
 
 import numpy as np
@@ -122,6 +122,13 @@ class Reservoir(ABC):
     def __deepcopy__(self, memo: object) -> Self:
         """The same reservoir: a device exists once, whatever is copied around it."""
         return self
+
+    def __reduce__(self) -> NoReturn:
+        """Raises `NotSupported`: `torch.save` and pickle would hold a connection, or half of a device."""
+        raise NotSupported(
+            f"{self!r} cannot be pickled or saved with a model: save the weights (`state_dict()`), and open the "
+            "reservoir from its configuration"
+        )
 
     # ---- for the caller -------------------------------------------------------------------------
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import subprocess
 import sys
 from typing import Any, cast
@@ -930,3 +931,8 @@ def test_reading_ahead_does_not_see_the_next_buffer() -> None:
     with Streaming() as toy:
         states = np.concatenate(list(toy.stream(refilled())), axis=1)
     np.testing.assert_array_equal(states[0, :, 0], [0.0, 1.0, 2.5])
+
+
+def test_a_reservoir_is_not_pickled() -> None:
+    with Toy() as reservoir, pytest.raises(NotSupported, match="save the weights"):
+        pickle.dumps({"net": [reservoir]})

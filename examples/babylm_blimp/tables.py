@@ -25,15 +25,6 @@ from reservoir_hw.core.seeds import generator
 
 HERE = Path(__file__).resolve().parent
 Row = dict[str, Any]
-V = 50257
-# Trained and all weights in millions: Ueda et al. 2025, Syntactic Learnability, tables 3, 4 (4096 nodes) and 5, ...
-SPARSE = {1024: (26, 28), 2048: (27, 29), 4096: (28, 30), 8192: (30, 32), 16384: (34, 36), 32768: (43, 45),
-          65536: (59, 63)}  # fmt: skip
-CONNECTIVITY = {1: 28, 2: 28, 4: 28, 8: 28, 16: 29, 32: 30, 64: 31, 128: 35, 256: 42, 512: 56, 1024: 84, 2048: 139,
-                4096: 251}  # fmt: skip
-# ... and Ueda et al. 2025, in Japanese, table 1: ESN trained, ESN+i trained, all of either.
-DENSE = {64: (3, 6, 6), 128: (6, 12, 12), 256: (12, 25, 25), 512: (25, 51, 51), 1024: (51, 102, 104),
-         2048: (102, 205, 210)}  # fmt: skip
 NAMES = {"lstm": "LSTM(256)", "gpt": "gpt", "esn_lm": "ESN"}
 # Validation losses that the papers print: table 4 by connectivity, table 5 by the smallest leak rate, tables 1 and 2
 # (in Japanese) by spectral radius.
@@ -104,13 +95,6 @@ def results(rows: Sequence[Row], blimp: dict[str, dict[str, np.ndarray]]) -> lis
     return table([*header, "training"], body)
 
 
-def controls(blimp: dict[str, dict[str, np.ndarray]]) -> list[str]:
-    """What needs no training, or hardly any."""
-    first = next(iter(blimp.values()))
-    names = {"unigram": "unigrams", "bigram": "bigrams", "the shorter one": "the sentence with fewer tokens"}
-    return table(["", "BLiMP, %"], [[shown, percent(first[name])] for name, shown in names.items()])
-
-
 def claims(blimp: dict[str, dict[str, np.ndarray]]) -> list[str]:
     """Differences between each model and what it must beat."""
     against = ("untrained", "unigram", "bigram", "the shorter one")
@@ -168,27 +152,6 @@ def settings() -> list[str]:
 def number(loss: float) -> str:
     """Few digits, also of what has diverged."""
     return f"{loss:.3f}" if loss < 100 else f"{loss:.1e}"
-
-
-def counts() -> list[str]:
-    """Millions of weights at V = 50257 (Ueda et al. 2025, eq. 6 to 9), as printed in brackets."""
-    rank, body = 512, []
-
-    def line(model: str, trained: float, all_: float, printed: tuple[int, int], cut: bool = False) -> None:
-        # The table in Japanese is cut off, not rounded.
-        shown = [int(value / 1e6) if cut else round(value / 1e6) for value in (trained, all_)]
-        body.append([model, *(f"{own} ({theirs})" for own, theirs in zip(shown, printed, strict=True))])
-
-    for nodes, printed in SPARSE.items():
-        line(f"ESN, {nodes:,} nodes", (nodes + V) * rank + V, (nodes + V) * (32 + rank + 1), printed)
-    for links, printed in CONNECTIVITY.items():
-        all_ = (4096 + V) * (links + rank + 1)
-        line(f"ESN, 4,096 nodes with {links:,} links", (4096 + V) * rank + V, all_, (28, printed))
-    for nodes, (frozen, trained, all_) in DENSE.items():
-        whole = 2 * V * nodes + V + nodes**2
-        line(f"ESN, {nodes:,} nodes, dense", V * nodes + V, whole, (frozen, all_), cut=True)
-        line(f"ESN+i, {nodes:,} nodes, dense", 2 * V * nodes + V, whole, (trained, all_), cut=True)
-    return table(["model", "trained, millions", "all, millions"], body)
 
 
 def draw_losses(rows: Sequence[Row]) -> Any:
@@ -260,11 +223,9 @@ def main() -> None:
     rows, blimp = rows_of("models"), judged()
     parts = {
         "results": results(rows, blimp),
-        "controls": controls(blimp),
         "claims": claims(blimp),
         "pairs": pairs(),
         "settings": settings(),
-        "counts": counts(),
     }
     parts["quick"] = scores(
         KeptRows.read(HERE / "rows/quick.json").by("label"), {"cross_entropy": "test, nats per token"}

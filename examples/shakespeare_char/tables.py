@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -20,9 +19,6 @@ from matplotlib.ticker import LogLocator, NullLocator
 from reservoir_hw.core.figure_style import colours, new_figure
 from reservoir_hw.core.kept_rows import KeptRows, keep, scores
 from reservoir_hw.core.markdown import interval, replace_tables, spread, table
-from reservoir_hw.readout.baselines.transformer import CharTransformer
-from reservoir_hw.readout.models.attention import AttentionReadout
-from reservoir_hw.readout.models.softmax import LinearReadout
 
 HERE = Path(__file__).resolve().parent
 MODELS = {"linear": "RC", "attention": "AERC", "transformer": "transformer"}
@@ -33,11 +29,6 @@ WITHOUT = {
 }
 """The readouts of 45,000 weights without their reservoirs."""
 Rows = dict[str, list[dict[str, Any]]]
-
-# Köster & Uchida 2026, Table I: hidden, heads and layers; nodes; nodes and hidden.
-TRANSFORMERS = {(64, 4, 4): 15067, (72, 8, 8): 30299, (128, 8, 8): 45083, (356, 8, 8): 105275, (256, 16, 16): 155803}
-RCS = {250: 14809, 500: 29559, 750: 44309, 1750: 103309, 2600: 153459}
-AERCS = {(75, 13): 15464, (75, 19): 31124, (100, 20): 45259, (150, 25): 102809, (160, 30): 155459}
 
 
 def rows_of(name: str) -> Rows:
@@ -57,34 +48,6 @@ def every_row(name: str) -> list[dict[str, Any]]:
 def counted() -> dict[str, float]:
     """Test losses of n-grams."""
     return {row["label"]: row["metrics"]["cross_entropy"] for row in every_row("45k_encoder") if "training" not in row}
-
-
-def counts() -> list[str]:
-    """Trained weights of all sizes, with our 54 letters and with the paper's 59."""
-
-    def weights(module: Any) -> int:
-        return sum(parameter.numel() for parameter in module.parameters())
-
-    def line(model: str, size: str, make: Callable[[int], Any], printed: int) -> list[str]:
-        return [model, size, *(f"{weights(make(letters)):,}" for letters in (54, 59)), f"{printed:,}"]
-
-    body = []
-    for (hidden, heads, layers), printed in TRANSFORMERS.items():
-        body.append(
-            line(
-                "transformer",
-                f"d_h = {hidden}, {heads} heads, {layers} layers",
-                lambda v, h=hidden, n=heads, m=layers: CharTransformer(v, hidden=h, heads=n, layers=m),
-                printed,
-            )
-        )
-    for nodes, printed in RCS.items():
-        body.append(line("RC", f"N = {nodes}", lambda v, n=nodes: LinearReadout(n, v), printed))
-    for (nodes, hidden), printed in AERCS.items():
-        body.append(
-            line("AERC", f"N = {nodes}, H = {hidden}", lambda v, n=nodes, h=hidden: AttentionReadout(n, h, v), printed)
-        )
-    return table(["model", "size", "V = 54", "V = 59", "Table I"], body)
 
 
 def results(sizes: dict[str, Rows]) -> list[str]:
@@ -238,7 +201,6 @@ def main() -> None:
     keep(HERE, sys.argv[1:], ["cross_entropy"])
     sizes = {name: rows_of(name) for name in ("15k", "45k")}
     parts = {
-        "counts": counts(),
         "results": results(sizes),
         "differences": differences(sizes),
         "without": without_reservoir(sizes["45k"]),

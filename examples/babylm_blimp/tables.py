@@ -1,9 +1,8 @@
 """Make the tables of the README and the figures from the rows of finished runs.
 
     python examples/babylm_blimp/tables.py
-    python examples/babylm_blimp/tables.py quick=RUN    # keeps the rows of this run first
 
-`rows/NAME.json` is the `metrics.json` of a run of `NAME.yaml`; of `quick.yaml` the test losses alone.
+`rows/NAME.json` is the `metrics.json` of a run of `NAME.yaml`.
 `rows/blimp/MODEL.json` is what `reservoir-hw blimp RUN --row N --json` (or `--baseline N`) printed of a model of
 `models.yaml`.
 """
@@ -11,7 +10,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -19,7 +17,6 @@ from typing import Any
 import numpy as np
 
 from reservoir_hw.core.figure_style import colours, one_panel, panels
-from reservoir_hw.core.kept_rows import KeptRows, keep, scores
 from reservoir_hw.core.markdown import interval, replace_tables, spread, table
 from reservoir_hw.core.seeds import generator
 
@@ -219,7 +216,6 @@ def draw_blimp(blimp: dict[str, dict[str, np.ndarray]]) -> Any:
 
 def main() -> None:
     """Write README.md and the figures."""
-    keep(HERE, sys.argv[1:], ["cross_entropy"])
     rows, blimp = rows_of("models"), judged()
     parts = {
         "results": results(rows, blimp),
@@ -227,9 +223,6 @@ def main() -> None:
         "pairs": pairs(),
         "settings": settings(),
     }
-    parts["quick"] = scores(
-        KeptRows.read(HERE / "rows/quick.json").by("label"), {"cross_entropy": "test, nats per token"}
-    )
     replace_tables(HERE / "README.md", parts)
     for name, figure in (("losses", draw_losses(rows)), ("settings", draw_settings()), ("blimp", draw_blimp(blimp))):
         figure.savefig(HERE / f"{name}.png", dpi=110)

@@ -1,16 +1,13 @@
 """Make the tables of the README and the figure from the rows of finished runs.
 
     python examples/elman_grammar/tables.py
-    python examples/elman_grammar/tables.py experiment=RUN scaling=RUN    # keeps the rows of these runs first
 
-`rows/srn.json` is the `metrics.json` of a run of `srn.yaml`. The other two hold what that of a run says, as far as the
-tables need it.
+`rows/srn.json` is the `metrics.json` of a run of `srn.yaml`.
 """
 
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -18,7 +15,6 @@ from typing import Any
 import numpy as np
 
 from reservoir_hw.core.figure_style import colours, panels
-from reservoir_hw.core.kept_rows import KeptRows, keep, scores
 from reservoir_hw.core.markdown import replace_tables, spread, table
 from reservoir_hw.tasks.elman_grammar.grammar import DISTANCES
 from reservoir_hw.tasks.elman_grammar.published import AGREEMENT_ERROR, AUC
@@ -79,16 +75,6 @@ def overall(found: Rows) -> list[str]:
     return table(["model", "runs", *OVERALL.values(), "processor time"], body)
 
 
-def scaling() -> list[str]:
-    """Verb agreement error by distance of larger networks, and two overall measures."""
-    errors = [f"agreement_error/{distance}" for distance in DISTANCES]
-    body = []
-    for row in KeptRows.read(HERE / "rows" / "scaling.json").rows:
-        cells = [f"{row.metrics[name]:.2f}" for name in errors]
-        body.append([row.label, *cells, *(f"{row.metrics[name]:.3f}" for name in ("cosine", "max_prediction"))])
-    return table(["", *map(str, DISTANCES), "cosine", "max prediction"], body)
-
-
 def draw(found: Rows) -> Any:
     """Figure 3 of the paper with our runs: a point for each, and their mean."""
     figure, axes = panels(10.5, 3.8, 1, len(OVERALL), sharex=True)
@@ -105,15 +91,8 @@ def draw(found: Rows) -> Any:
 
 def main() -> None:
     """Write README.md and the figure."""
-    keep(HERE, sys.argv[1:], [*OVERALL, *(f"agreement_error/{distance}" for distance in DISTANCES)])
     found = rows_of("srn")
-    tables = {
-        "agreement": agreement(found),
-        "classes": classes(found),
-        "overall": overall(found),
-        "registers": scores(KeptRows.read(HERE / "rows" / "experiment.json").by(), OVERALL),
-        "scaling": scaling(),
-    }
+    tables = {"agreement": agreement(found), "classes": classes(found), "overall": overall(found)}
     replace_tables(HERE / "README.md", tables)
     draw(found).savefig(HERE / "overall.png", dpi=110)
 

@@ -1,15 +1,13 @@
 """Make the tables of the README and the figures from the rows of finished runs.
 
     python examples/laerc_text/tables.py
-    python examples/laerc_text/tables.py quick=RUN    # keeps the rows of this run first
 
-`rows/NAME.json` is the `metrics.json` of a run of `NAME.yaml`; of `quick.yaml` the test losses alone.
+`rows/NAME.json` is the `metrics.json` of a run of `NAME.yaml`.
 """
 
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -18,7 +16,6 @@ import numpy as np
 from matplotlib.ticker import NullLocator
 
 from reservoir_hw.core.figure_style import colours, panels
-from reservoir_hw.core.kept_rows import KeptRows, keep, scores
 from reservoir_hw.core.markdown import interval, replace_tables, spread, table
 from reservoir_hw.core.statistics import LogFit, fit_log10
 
@@ -200,13 +197,9 @@ def draw_scaling(sizes: dict[str, dict[str, list[Row]]]) -> Any:
 
 def main() -> None:
     """Write README.md and the figures."""
-    keep(HERE, sys.argv[1:], ["cross_entropy"])
     sizes = {name: trained(name) for name in SIZES}
     every = with_encoders(sizes)
     parts = {"results": results(every), "differences": differences(every), "scaling": scaling(sizes), "large": large()}
-    parts["quick"] = scores(
-        KeptRows.read(HERE / "rows/quick.json").by("label"), {"cross_entropy": "test, nats per token"}
-    )
     replace_tables(HERE / "README.md", parts)
     for name, figure in (("losses", draw_losses(sizes, every["d64"][ENCODER])), ("scaling", draw_scaling(sizes))):
         figure.savefig(HERE / f"{name}.png", dpi=110)

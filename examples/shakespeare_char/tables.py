@@ -1,15 +1,13 @@
 """Make the tables of the README and the figures from the rows of finished runs.
 
     python examples/shakespeare_char/tables.py
-    python examples/shakespeare_char/tables.py quick=RUN    # keeps the rows of this run first
 
-`rows/NAME.json` is the `metrics.json` of a run of `NAME.yaml`; of `quick.yaml` the test losses alone.
+`rows/NAME.json` is the `metrics.json` of a run of `NAME.yaml`.
 """
 
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +15,6 @@ import numpy as np
 from matplotlib.ticker import LogLocator, NullLocator
 
 from reservoir_hw.core.figure_style import colours, new_figure
-from reservoir_hw.core.kept_rows import KeptRows, keep, scores
 from reservoir_hw.core.markdown import interval, replace_tables, spread, table
 
 HERE = Path(__file__).resolve().parent
@@ -97,17 +94,6 @@ def differences(sizes: dict[str, Rows]) -> list[str]:
         test = {m: np.array([row["metrics"]["cross_entropy"] for row in rows]) for m, rows in found.items()}
         body.append([size, "test, in the end", *(interval(test[m] - test["AERC"]) for m in ("RC", "transformer"))])
     return table(["file", "predictions", "RC - AERC", "transformer - AERC"], body)
-
-
-def without_reservoir(found: Rows) -> list[str]:
-    """How far readouts without their reservoirs are behind the same with it, and behind the transformer, by seed."""
-    body = []
-    for (name, model), what in WITHOUT.items():
-        losses = np.array([row["metrics"]["cross_entropy"] for row in rows_of(name)[model]])
-        for other in (model, "transformer"):
-            others = [row["metrics"]["cross_entropy"] for row in found[other]]
-            body.append([f"{what} - {other}", str(len(losses)), interval(losses - others)])
-    return table(["45k, test", "seeds", "nats per letter"], body)
 
 
 def published() -> list[str]:
@@ -198,17 +184,12 @@ def draw_times(sizes: dict[str, Rows]) -> Any:
 
 def main() -> None:
     """Write README.md and the figures."""
-    keep(HERE, sys.argv[1:], ["cross_entropy"])
     sizes = {name: rows_of(name) for name in ("15k", "45k")}
     parts = {
         "results": results(sizes),
         "differences": differences(sizes),
-        "without": without_reservoir(sizes["45k"]),
         "paper": published(),
     }
-    parts["quick"] = scores(
-        KeptRows.read(HERE / "rows/quick.json").by("label"), {"cross_entropy": "test, nats per letter"}
-    )
     replace_tables(HERE / "README.md", parts)
     for name, figure in (("losses", draw_losses(sizes)), ("times", draw_times(sizes))):
         figure.savefig(HERE / f"{name}.png", dpi=110)

@@ -131,26 +131,6 @@ def swept() -> dict[str, list[tuple[float, float]]]:
     return {name: sorted(values) for name, values in found.items()}
 
 
-def settings() -> list[str]:
-    """Validation losses beside those of the papers."""
-    titles = {"links": "links of a node", "leak": "smallest leak rate", "radius": "spectral radius of ESN+i"}
-    body = []
-    for name, values in swept().items():
-        for value, loss in values:
-            printed = PRINTED[name].get(value)
-            body.append([titles[name], f"{value:g}", number(loss), "–" if printed is None else number(printed)])
-    (encoder,) = rows_of("encoder")
-    body.append(
-        ["encoder only: no links, leak rate 1", "–", number(encoder["metrics"]["validation_cross_entropy"]), "–"]
-    )
-    return table(["", "value", "validation, nats per token", "in the paper"], body)
-
-
-def number(loss: float) -> str:
-    """Few digits, also of what has diverged."""
-    return f"{loss:.3f}" if loss < 100 else f"{loss:.1e}"
-
-
 def draw_losses(rows: Sequence[Row]) -> Any:
     """Validation loss over what was read, and over processor time."""
     trained = [row for row in rows if "training" in row]
@@ -180,7 +160,9 @@ def draw_settings() -> Any:
     models = {"links": "ESN(256)", "leak": "ESN(256)", "radius": "ESN+i(256)"}
     for axes, (name, values) in zip(grid, found.items(), strict=True):
         kept = [(value, loss) for value, loss in values if loss < 20]
-        axes.plot(*zip(*kept, strict=True), "o-", color="#26547c")
+        axes.plot(*zip(*kept, strict=True), "o-", color="#26547c", label="here")
+        printed = [one for one in PRINTED[name].items() if one[1] < 20]
+        axes.plot(*zip(*printed, strict=True), "s--", color="0.6", label="the papers: larger, more tokens")
         for value, _ in [one for one in values if one[1] >= 20]:
             axes.axvline(value, color="#d1495b", lw=1, ls="--")
             axes.annotate("diverged ", (value, kept[0][1]), ha="right", va="top", fontsize=8, color="#d1495b")
@@ -188,6 +170,7 @@ def draw_settings() -> Any:
         axes.grid(color="0.92")
     grid[0].set_xticks([1, 8, 32, 128, 256], ["1", "8", "32", "128", "256"])
     grid[0].minorticks_off()
+    grid[1].legend(frameon=False, fontsize=8)
     grid[0].set_ylabel("validation loss (nats per token)")
     figure.suptitle("After half a million tokens, one seed")
     return figure
@@ -221,7 +204,6 @@ def main() -> None:
         "results": results(rows, blimp),
         "claims": claims(blimp),
         "pairs": pairs(),
-        "settings": settings(),
     }
     replace_tables(HERE / "README.md", parts)
     for name, figure in (("losses", draw_losses(rows)), ("settings", draw_settings()), ("blimp", draw_blimp(blimp))):

@@ -17,11 +17,10 @@ import numpy as np
 from reservoir_hw.core.figure_style import colours, panels
 from reservoir_hw.core.markdown import replace_tables, spread, table
 from reservoir_hw.tasks.elman_grammar.grammar import DISTANCES
-from reservoir_hw.tasks.elman_grammar.published import AGREEMENT_ERROR, AUC
+from reservoir_hw.tasks.elman_grammar.published import AGREEMENT_ERROR
 
 HERE = Path(__file__).resolve().parent
 OVERALL = {"cosine": "cosine", "max_prediction": "max prediction", "auc": "AUC", "agreement": "verb agreement"}
-CLASSES = {"nouns": "nouns", "transitive": "transitive", "optional": "optional", "intransitive": "intransitive"}
 Rows = dict[str, list[dict[str, Any]]]
 
 
@@ -55,16 +54,6 @@ def agreement(found: Rows) -> list[str]:
     return table(["distance", *found], body)
 
 
-def classes(found: Rows) -> list[str]:
-    """Area under the ROC curve by class of word; Table 2 in brackets."""
-    body = []
-    for label, rows in found.items():
-        printed = AUC.get(label, (None,) * len(CLASSES))
-        ours = [float(values(rows, f"auc/{name}").mean()) for name in CLASSES]
-        body.append([label, *map(beside, ours, printed)])
-    return table(["model", *CLASSES.values()], body)
-
-
 def overall(found: Rows) -> list[str]:
     """Mean ± standard deviation over the runs, and processor time."""
     body = []
@@ -92,7 +81,7 @@ def draw(found: Rows) -> Any:
 def main() -> None:
     """Write README.md and the figure."""
     found = rows_of("srn")
-    tables = {"agreement": agreement(found), "classes": classes(found), "overall": overall(found)}
+    tables = {"agreement": agreement(found), "overall": overall(found)}
     replace_tables(HERE / "README.md", tables)
     draw(found).savefig(HERE / "overall.png", dpi=110)
 

@@ -120,27 +120,6 @@ def scaling(sizes: dict[str, dict[str, list[Row]]]) -> list[str]:
     return table(["weights", "model", "slope a", "95 % interval", "b", "slope in the paper"], body)
 
 
-def large() -> list[str]:
-    """V = 50257."""
-    body = []
-    for row in rows_of("gpt2_vocabulary"):
-        if "training" in row:
-            last = row["training"]["evaluations"][-1]
-            seconds = last["processor_seconds"]
-            body.append(
-                [
-                    MODELS[row["readout"]["kind"]],
-                    f"{weights(row):,}",
-                    f"{last['tokens']:,}",
-                    f"{row['metrics']['cross_entropy']:.3f}",
-                    f"{seconds:.0f} s",
-                    f"{last['tokens'] / seconds:,.0f}",
-                ]
-            )
-    header = ["model", "trained weights", "predictions", "test, nats per token", "training"]
-    return table([*header, "predictions per processor second"], body)
-
-
 def draw_losses(sizes: dict[str, dict[str, list[Row]]], encoders: list[Row]) -> Any:
     """Validation loss over steps, all seeds (the paper's Fig. 6)."""
     figure, grid = panels(9.5, 4.2, 1, 2, sharey=True)
@@ -199,7 +178,7 @@ def main() -> None:
     """Write README.md and the figures."""
     sizes = {name: trained(name) for name in SIZES}
     every = with_encoders(sizes)
-    parts = {"results": results(every), "differences": differences(every), "scaling": scaling(sizes), "large": large()}
+    parts = {"results": results(every), "differences": differences(every), "scaling": scaling(sizes)}
     replace_tables(HERE / "README.md", parts)
     for name, figure in (("losses", draw_losses(sizes, every["d64"][ENCODER])), ("scaling", draw_scaling(sizes))):
         figure.savefig(HERE / f"{name}.png", dpi=110)

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from reservoir_hw.core.figure_style import colours, one_panel, panels
-from reservoir_hw.core.markdown import interval, replace_tables, spread, table
+from reservoir_hw.core.markdown import replace_tables, spread, table
 from reservoir_hw.core.seeds import generator
 
 HERE = Path(__file__).resolve().parent
@@ -97,22 +97,6 @@ def claims(blimp: dict[str, dict[str, np.ndarray]]) -> list[str]:
     against = ("untrained", "unigram", "bigram", "the shorter one")
     body = [[model, *(percent(found["trained"] - found[other]) for other in against)] for model, found in blimp.items()]
     return table(["model minus", "itself untrained", "unigrams", "bigrams", "the shorter sentence"], body)
-
-
-def pairs() -> list[str]:
-    """ESN and ESN+i on the same sentences, by seed."""
-    found: dict[str, dict[int, Row]] = {}
-    for row in rows_of("pairs"):
-        found.setdefault(name_of(row), {})[row["readout"]["seed"]] = row
-    body = []
-    for metric, what in (("validation_cross_entropy", "validation"), ("cross_entropy", "test")):
-        losses = {
-            model: np.array([row["metrics"][metric] for _, row in sorted(rows.items())])
-            for model, rows in found.items()
-        }
-        shown = [", ".join(f"{loss:.3f}" for loss in losses[model]) for model in ("ESN(256)", "ESN+i(256)")]
-        body.append([what, *shown, interval(losses["ESN+i(256)"] - losses["ESN(256)"])])
-    return table(["nats per token", "ESN(256)", "ESN+i(256)", "ESN+i - ESN, 95 % interval"], body)
 
 
 def swept() -> dict[str, list[tuple[float, float]]]:
@@ -203,7 +187,6 @@ def main() -> None:
     parts = {
         "results": results(rows, blimp),
         "claims": claims(blimp),
-        "pairs": pairs(),
     }
     replace_tables(HERE / "README.md", parts)
     for name, figure in (("losses", draw_losses(rows)), ("settings", draw_settings()), ("blimp", draw_blimp(blimp))):

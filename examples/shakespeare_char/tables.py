@@ -90,29 +90,6 @@ def differences(sizes: dict[str, Rows]) -> list[str]:
     return table(["file", "RC - AERC", "transformer - AERC"], body)
 
 
-def published() -> list[str]:
-    """The paper's protocol, one seed."""
-    body = []
-    for name in ("paper_transformer", "paper"):
-        for model, rows in rows_of(name).items():
-            for row in rows:
-                last = row["training"]["evaluations"][-1]
-                # The log counts one token for each window of precomputed states, and all 32 of the transformer's.
-                windows = last["step"] * 1024
-                metrics = row["metrics"]
-                body.append(
-                    [
-                        f"{windows / 1e6:.2f} M",
-                        model,
-                        f"{metrics['cross_entropy']:.3f}",
-                        f"{metrics['overlap/7']:.3f}",
-                        f"{metrics['overlap/8']:.3f}",
-                        f"{last['processor_seconds']:.0f} s",
-                    ]
-                )
-    return table(["windows", "model", "test, nats per letter", "7-grams", "8-grams", "training"], body)
-
-
 def draw_losses(sizes: dict[str, Rows]) -> Any:
     """Validation loss against predictions, and against processor time."""
     figure = new_figure(9.5, 6.8)
@@ -182,7 +159,6 @@ def main() -> None:
     parts = {
         "results": results(sizes),
         "differences": differences(sizes),
-        "paper": published(),
     }
     replace_tables(HERE / "README.md", parts)
     for name, figure in (("losses", draw_losses(sizes)), ("times", draw_times(sizes))):

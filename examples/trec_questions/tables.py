@@ -29,14 +29,6 @@ BASELINES = {
 NAMES = MODELS | BASELINES
 UNTRAINED = ("esn", "gated", "leaky")
 
-PUBLISHED_MATRICES = {
-    "esn": {"state": (1.35, 76.38)},
-    "gated": {"state": (5.30, 297.92), "reset": (0.28, 15.70), "update": (0.06, 3.37)},
-    "leaky": {"state": (0.02, 1.16)},
-    "rz": {"state": (7.62, 9.18), "reset": (8.16, 14.57), "update": (7.59, 25.31)},
-    "gru": {"state": (4.52, 10.06), "reset": (1.69, 7.86), "update": (2.78, 11.91)},
-}
-
 
 def values(found: dict[str, Any], metric: str) -> np.ndarray:
     """The metric by seed."""
@@ -107,22 +99,6 @@ def differences(runs: dict[str, Any]) -> list[str]:
     return table(["difference", "seeds", "accuracy", "without the 10"], body)
 
 
-def matrices(runs: dict[str, Any]) -> list[str]:
-    """The paper's Table 4."""
-    body = []
-    for name in MODELS:
-        found = runs[name]
-        cells = []
-        for part in ("state", "reset", "update"):
-            measured = [row["matrices"][part] for row in found["rows"] if part in row["matrices"]]
-            for place, key in enumerate(("radius", "norm")):
-                mean = np.mean([one[key] for one in measured]) if measured else None
-                cells.append("–" if mean is None else f"{mean:.2f} ({PUBLISHED_MATRICES[name][part][place]:.2f})")
-        body.append([MODELS[name], *cells])
-    header = ["model", "ρ(Ŵ)", "‖Ŵ‖", "ρ(Ŵʳ)", "‖Ŵʳ‖", "ρ(Ŵᶻ)", "‖Ŵᶻ‖"]
-    return table(header, body)
-
-
 def draw(runs: dict[str, Any]) -> Any:
     """Accuracy and time of each model (the paper's Figure 3)."""
     figure = new_figure(11, 5.6)
@@ -158,7 +134,7 @@ def draw(runs: dict[str, Any]) -> Any:
 def main() -> None:
     """Write README.md and the figure."""
     runs = {name: json.loads((HERE / "rows" / f"{name}.json").read_text()) for name in NAMES}
-    parts = {"results": results(runs), "differences": differences(runs), "matrices": matrices(runs)}
+    parts = {"results": results(runs), "differences": differences(runs)}
     replace_tables(HERE / "README.md", parts)
     draw(runs).savefig(HERE / "accuracy.png", dpi=110)
 

@@ -9,6 +9,7 @@ A mark is a comment before a block:
     <!-- needs ssh-keygen -->       only where there is this program
     <!-- file: lab.yaml -->         the block is written to this file, whose name the page says
     <!-- exits with 3 -->           its last command fails so
+    <!-- page: slow, needs data --> these hold for all blocks of the page that follow
 
 Two kinds of comments are run themselves, in their place. They prepare what the next block takes for granted:
 
@@ -37,7 +38,7 @@ COMMAND = re.compile(
 )
 COMMENT = re.compile(r"<!--\s*(.*?)\s*-->", re.DOTALL)
 MARK = re.compile(
-    r"(?P<what>not run|slow|smaller|needs|file|exits with|set up in Python|set up)\b:?\s*(?P<words>.*)", re.DOTALL
+    r"(?P<what>page|not run|slow|smaller|needs|file|exits with|set up in Python|set up)\b:?\s*(?P<words>.*)", re.DOTALL
 )
 
 
@@ -64,7 +65,7 @@ def regions(document: Document) -> Iterator[Region]:
     starts = [0]
     for line in document.text.splitlines(keepends=True):
         starts.append(starts[-1] + len(line))
-    marks = Marks()
+    marks = page = Marks()
     for token in MarkdownIt().parse(document.text):
         if token.map is None or token.type not in ("html_block", "fence", "code_block"):
             continue
@@ -77,7 +78,11 @@ def regions(document: Document) -> Iterator[Region]:
                     continue
                 line = first + token.content[: comment.start()].count("\n")
                 what, words = found["what"], found["words"]
-                if what in ("set up", "set up in Python"):
+                if what == "page":
+                    for mark in words.split(", "):
+                        page = _with_mark(page, *mark.partition(" ")[::2], where)
+                    marks = page
+                elif what in ("set up", "set up in Python"):
                     start = starts[line] + comment.start() - (token.content.rfind("\n", 0, comment.start()) + 1)
                     hidden = replace(marks, kind=what)
                     yield Region(start, start + len(comment[0]), Lexeme(words, 0, 0), lexemes={"marks": hidden})  # type: ignore[arg-type]
@@ -97,13 +102,13 @@ def regions(document: Document) -> Iterator[Region]:
         elif language in ("", "bash", "console") and COMMAND.search(token.content):
             marks = replace(marks, kind="shell")
         else:
-            assert marks == Marks(), f"{where}: a mark before a block that is not run"
+            assert marks == page, f"{where}: a mark before a block that is not run"
             continue
         # Of a fence, what is run begins a line later.
         text = Lexeme(token.content, 0, int(is_fence) - 1)
         yield Region(starts[first], starts[token.map[1]], text, lexemes={"marks": marks})  # type: ignore[arg-type]
-        marks = Marks()
-    assert marks == Marks(), f"{document.path}: its last mark has no block"
+        marks = page
+    assert marks == page, f"{document.path}: its last mark has no block"
 
 
 def _with_mark(marks: Marks, what: str, words: str, where: str) -> Marks:

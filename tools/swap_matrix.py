@@ -135,15 +135,17 @@ def matrix(experiments: list[str], files: dict[str, Path]) -> tuple[list[tuple[s
             else:
                 accepted.append((experiment, name))
         print(f"{number} of {len(experiments)} experiments", file=sys.stderr, flush=True)
-    rows = []
+    alike: dict[tuple[str, str], list[str]] = {}
     for name, found in reasons.items():
         count = sum(1 for _, one in accepted if one == name)
-        rows.append([f"`{name}`", str(count), "; ".join(f"{n}: {why}" for why, n in found.most_common())])
+        refused_for = "; ".join(f"{n}: {why}" for why, n in found.most_common())
+        alike.setdefault((str(count), refused_for), []).append(f"`{name}`")
+    rows = [[", ".join(names), *outcome] for outcome, names in alike.items()]
     total = len(experiments) * len(files)
     refused = total - len(accepted)
     print(f"{len(accepted)} of {total} pairs are accepted, {refused} refused, {unexplained} without a reason")
     head = f"accepted of {len(experiments)}"
-    replace_tables(ROOT / "docs" / "swap.md", {"matrix": table(["reservoir file", head, "refused"], rows)})
+    replace_tables(ROOT / "docs" / "swap.md", {"matrix": table(["reservoir files", head, "refused"], rows)})
     return accepted, unexplained
 
 

@@ -1,9 +1,8 @@
 """Make the tables of the README and the figures from the rows of finished runs.
 
     python examples/babylm_blimp/tables.py
-    python examples/babylm_blimp/tables.py quick=RUN    # keeps the rows of this run first
 
-`rows/NAME.json` is the `metrics.json` of a run of `NAME.yaml`; of `quick.yaml` the test losses alone.
+`rows/NAME.json` is the `metrics.json` of a run of `NAME.yaml`.
 `rows/blimp/MODEL.json` is what `reservoir-hw blimp RUN --row N --json` (or `--baseline N`) printed of a model of
 `models.yaml`.
 """
@@ -11,7 +10,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -19,21 +17,11 @@ from typing import Any
 import numpy as np
 
 from reservoir_hw.core.figure_style import colours, one_panel, panels
-from reservoir_hw.core.kept_rows import KeptRows, keep, scores
-from reservoir_hw.core.markdown import interval, replace_tables, spread, table
+from reservoir_hw.core.markdown import replace_tables, spread, table
 from reservoir_hw.core.seeds import generator
 
 HERE = Path(__file__).resolve().parent
 Row = dict[str, Any]
-V = 50257
-# Trained and all weights in millions: Ueda et al. 2025, Syntactic Learnability, tables 3, 4 (4096 nodes) and 5, ...
-SPARSE = {1024: (26, 28), 2048: (27, 29), 4096: (28, 30), 8192: (30, 32), 16384: (34, 36), 32768: (43, 45),
-          65536: (59, 63)}  # fmt: skip
-CONNECTIVITY = {1: 28, 2: 28, 4: 28, 8: 28, 16: 29, 32: 30, 64: 31, 128: 35, 256: 42, 512: 56, 1024: 84, 2048: 139,
-                4096: 251}  # fmt: skip
-# ... and Ueda et al. 2025, in Japanese, table 1: ESN trained, ESN+i trained, all of either.
-DENSE = {64: (3, 6, 6), 128: (6, 12, 12), 256: (12, 25, 25), 512: (25, 51, 51), 1024: (51, 102, 104),
-         2048: (102, 205, 210)}  # fmt: skip
 NAMES = {"lstm": "LSTM(256)", "gpt": "gpt", "esn_lm": "ESN"}
 # Validation losses that the papers print: table 4 by connectivity, table 5 by the smallest leak rate, tables 1 and 2
 # (in Japanese) by spectral radius.
@@ -104,34 +92,11 @@ def results(rows: Sequence[Row], blimp: dict[str, dict[str, np.ndarray]]) -> lis
     return table([*header, "training"], body)
 
 
-def controls(blimp: dict[str, dict[str, np.ndarray]]) -> list[str]:
-    """What needs no training, or hardly any."""
-    first = next(iter(blimp.values()))
-    names = {"unigram": "unigrams", "bigram": "bigrams", "the shorter one": "the sentence with fewer tokens"}
-    return table(["", "BLiMP, %"], [[shown, percent(first[name])] for name, shown in names.items()])
-
-
 def claims(blimp: dict[str, dict[str, np.ndarray]]) -> list[str]:
     """Differences between each model and what it must beat."""
     against = ("untrained", "unigram", "bigram", "the shorter one")
     body = [[model, *(percent(found["trained"] - found[other]) for other in against)] for model, found in blimp.items()]
     return table(["model minus", "itself untrained", "unigrams", "bigrams", "the shorter sentence"], body)
-
-
-def pairs() -> list[str]:
-    """ESN and ESN+i on the same sentences, by seed."""
-    found: dict[str, dict[int, Row]] = {}
-    for row in rows_of("pairs"):
-        found.setdefault(name_of(row), {})[row["readout"]["seed"]] = row
-    body = []
-    for metric, what in (("validation_cross_entropy", "validation"), ("cross_entropy", "test")):
-        losses = {
-            model: np.array([row["metrics"][metric] for _, row in sorted(rows.items())])
-            for model, rows in found.items()
-        }
-        shown = [", ".join(f"{loss:.3f}" for loss in losses[model]) for model in ("ESN(256)", "ESN+i(256)")]
-        body.append([what, *shown, interval(losses["ESN+i(256)"] - losses["ESN(256)"])])
-    return table(["nats per token", "ESN(256)", "ESN+i(256)", "ESN+i - ESN, 95 % interval"], body)
 
 
 def swept() -> dict[str, list[tuple[float, float]]]:
@@ -148,47 +113,6 @@ def swept() -> dict[str, list[tuple[float, float]]]:
             if readout["connections"] == 32:
                 found["leak"].append((0.0, loss))
     return {name: sorted(values) for name, values in found.items()}
-
-
-def settings() -> list[str]:
-    """Validation losses beside those of the papers."""
-    titles = {"links": "links of a node", "leak": "smallest leak rate", "radius": "spectral radius of ESN+i"}
-    body = []
-    for name, values in swept().items():
-        for value, loss in values:
-            printed = PRINTED[name].get(value)
-            body.append([titles[name], f"{value:g}", number(loss), "–" if printed is None else number(printed)])
-    (encoder,) = rows_of("encoder")
-    body.append(
-        ["encoder only: no links, leak rate 1", "–", number(encoder["metrics"]["validation_cross_entropy"]), "–"]
-    )
-    return table(["", "value", "validation, nats per token", "in the paper"], body)
-
-
-def number(loss: float) -> str:
-    """Few digits, also of what has diverged."""
-    return f"{loss:.3f}" if loss < 100 else f"{loss:.1e}"
-
-
-def counts() -> list[str]:
-    """Millions of weights at V = 50257 (Ueda et al. 2025, eq. 6 to 9), as printed in brackets."""
-    rank, body = 512, []
-
-    def line(model: str, trained: float, all_: float, printed: tuple[int, int], cut: bool = False) -> None:
-        # The table in Japanese is cut off, not rounded.
-        shown = [int(value / 1e6) if cut else round(value / 1e6) for value in (trained, all_)]
-        body.append([model, *(f"{own} ({theirs})" for own, theirs in zip(shown, printed, strict=True))])
-
-    for nodes, printed in SPARSE.items():
-        line(f"ESN, {nodes:,} nodes", (nodes + V) * rank + V, (nodes + V) * (32 + rank + 1), printed)
-    for links, printed in CONNECTIVITY.items():
-        all_ = (4096 + V) * (links + rank + 1)
-        line(f"ESN, 4,096 nodes with {links:,} links", (4096 + V) * rank + V, all_, (28, printed))
-    for nodes, (frozen, trained, all_) in DENSE.items():
-        whole = 2 * V * nodes + V + nodes**2
-        line(f"ESN, {nodes:,} nodes, dense", V * nodes + V, whole, (frozen, all_), cut=True)
-        line(f"ESN+i, {nodes:,} nodes, dense", 2 * V * nodes + V, whole, (trained, all_), cut=True)
-    return table(["model", "trained, millions", "all, millions"], body)
 
 
 def draw_losses(rows: Sequence[Row]) -> Any:
@@ -220,7 +144,9 @@ def draw_settings() -> Any:
     models = {"links": "ESN(256)", "leak": "ESN(256)", "radius": "ESN+i(256)"}
     for axes, (name, values) in zip(grid, found.items(), strict=True):
         kept = [(value, loss) for value, loss in values if loss < 20]
-        axes.plot(*zip(*kept, strict=True), "o-", color="#26547c")
+        axes.plot(*zip(*kept, strict=True), "o-", color="#26547c", label="here")
+        printed = [one for one in PRINTED[name].items() if one[1] < 20]
+        axes.plot(*zip(*printed, strict=True), "s--", color="0.6", label="the papers: larger, more tokens")
         for value, _ in [one for one in values if one[1] >= 20]:
             axes.axvline(value, color="#d1495b", lw=1, ls="--")
             axes.annotate("diverged ", (value, kept[0][1]), ha="right", va="top", fontsize=8, color="#d1495b")
@@ -228,6 +154,7 @@ def draw_settings() -> Any:
         axes.grid(color="0.92")
     grid[0].set_xticks([1, 8, 32, 128, 256], ["1", "8", "32", "128", "256"])
     grid[0].minorticks_off()
+    grid[1].legend(frameon=False, fontsize=8)
     grid[0].set_ylabel("validation loss (nats per token)")
     figure.suptitle("After half a million tokens, one seed")
     return figure
@@ -256,19 +183,11 @@ def draw_blimp(blimp: dict[str, dict[str, np.ndarray]]) -> Any:
 
 def main() -> None:
     """Write README.md and the figures."""
-    keep(HERE, sys.argv[1:], ["cross_entropy"])
     rows, blimp = rows_of("models"), judged()
     parts = {
         "results": results(rows, blimp),
-        "controls": controls(blimp),
         "claims": claims(blimp),
-        "pairs": pairs(),
-        "settings": settings(),
-        "counts": counts(),
     }
-    parts["quick"] = scores(
-        KeptRows.read(HERE / "rows/quick.json").by("label"), {"cross_entropy": "test, nats per token"}
-    )
     replace_tables(HERE / "README.md", parts)
     for name, figure in (("losses", draw_losses(rows)), ("settings", draw_settings()), ("blimp", draw_blimp(blimp))):
         figure.savefig(HERE / f"{name}.png", dpi=110)

@@ -13,7 +13,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from reservoir_hw.core.kept_rows import KeptRows, keep, scores
+from reservoir_hw.core.kept_rows import KeptRows, keep
 from reservoir_hw.core.markdown import replace_tables, table
 
 HERE = Path(__file__).resolve().parent
@@ -37,21 +37,10 @@ def agreement() -> list[str]:
     return table(["", *BOARDS.values()], body)
 
 
-def beside(task: str, metrics: dict[str, str]) -> list[str]:
-    """The boards, which agree, and the baselines."""
-    rows = rows_of(task, "function")
-    return scores(rows.only(baselines=True).by() | {"the boards": rows.only(baselines=False)}, metrics)
-
-
 def main() -> None:
     """Write README.md."""
     keep(HERE, sys.argv[1:], ["nmse", "nrmse", *GRAMMAR])
-    tables = {
-        "narma": beside("narma", {"nrmse": "NRMSE"}),
-        "grammar": beside("grammar", GRAMMAR),
-        "agreement": agreement(),
-    }
-    replace_tables(HERE / "README.md", tables)
+    replace_tables(HERE / "README.md", {"agreement": agreement()})
 
 
 if __name__ == "__main__":

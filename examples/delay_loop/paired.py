@@ -5,7 +5,7 @@
         --set "reservoir={kind: volterra, taps: [13, 7, 4]}"
     python examples/delay_loop/paired.py runs/loop/* runs/filter/*
 
-It writes rows/equalisation_paired.json, which tables.py reads.
+It writes rows/equalisation_paired.json.
 """
 
 from __future__ import annotations

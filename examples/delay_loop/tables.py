@@ -3,13 +3,11 @@
     python examples/delay_loop/tables.py
     python examples/delay_loop/tables.py narma=RUN adc=RUN    # keeps the rows of these runs first
 
-`paired.py` makes `rows/equalisation_paired.json`.
 `rows/NAME.json` holds what `metrics.json` of a run of `NAME.yaml` says, as far as the tables need it.
 """
 
 from __future__ import annotations
 
-import json
 import sys
 from pathlib import Path
 from typing import Any
@@ -50,18 +48,6 @@ def equalisation() -> list[str]:
     return table(["SNR", *models], body)
 
 
-def paired() -> list[str]:
-    """Symbols that only one of loop and filter has wrong, and McNemar's statistic of their difference."""
-    counts = json.loads((HERE / "rows" / "equalisation_paired.json").read_text())
-    body = []
-    for row in counts:
-        loop, other = row["loop_alone"], row["filter_alone"]
-        body.append(
-            [f"{row['snr_db']:g} dB", f"{loop:,}", f"{other:,}", f"{(loop - other) / (loop + other) ** 0.5:.1f}"]
-        )
-    return table(["SNR", "only the loop", "only Volterra(61)", "z"], body)
-
-
 def converter() -> list[str]:
     """Wrong symbols, and NMSE of NARMA10, by the bits of the converter; registers have none."""
     symbols, narma10 = rows_of("adc"), rows_of("adc_narma")
@@ -100,7 +86,6 @@ def main() -> None:
         "searches": found(searches, "loop"),
         "narma": narma(),
         "equalisation": equalisation(),
-        "paired": paired(),
         "converter": converter(),
     }
     replace_tables(HERE / "README.md", tables)

@@ -1,20 +1,18 @@
 """Make the tables of the README from the rows of finished runs.
 
     python examples/edge_deploy/tables.py
-    python examples/edge_deploy/tables.py text=RUN narma=RUN    # keeps the rows of these runs first
+    python examples/edge_deploy/tables.py text=RUN    # keeps the rows of these runs first
 
 `rows/NAME.json` holds what `metrics.json` of a run of `NAME.yaml` says, as far as the tables need it. `text_encoder`
-and `text_register` are runs of `text.yaml` with the reservoirs that the README names. `rows/int8.json` holds the
-metrics that `reservoir-hw export RUN -o FILE --precision int8 --accept-loss --json` prints, by the name of the run.
+and `text_register` are runs of `text.yaml` with the reservoirs that the README names.
 """
 
 from __future__ import annotations
 
-import json
 import sys
 from pathlib import Path
 
-from reservoir_hw.core.kept_rows import KeptRows, keep, scores
+from reservoir_hw.core.kept_rows import KeptRows, keep
 from reservoir_hw.core.markdown import replace_tables, spread, table
 
 HERE = Path(__file__).resolve().parent
@@ -36,22 +34,10 @@ def text() -> list[str]:
     return table(["", "trained weights", "bits per letter", "accuracy"], body)
 
 
-def int8() -> list[str]:
-    """What eight bits cost."""
-    found = json.loads((HERE / "rows" / "int8.json").read_text())
-    titles = {"text": ("bits_per_character", "bits per letter"), "narma": ("nrmse", "NRMSE of NARMA10")}
-    body = []
-    for name, (metric, title) in titles.items():
-        cost = found[name][metric]
-        body.append([title, f"{cost['before']:.3f}", f"{cost['after']:.3f}"])
-    return table(["", "fp32", "int8"], body)
-
-
 def main() -> None:
     """Write README.md."""
-    keep(HERE, sys.argv[1:], ["parameters", "bits_per_character", "accuracy", "nrmse"])
-    tables = {"text": text(), "narma": scores(rows_of("narma").by(), {"nrmse": "NRMSE"}), "int8": int8()}
-    replace_tables(HERE / "README.md", tables)
+    keep(HERE, sys.argv[1:], ["parameters", "bits_per_character", "accuracy"])
+    replace_tables(HERE / "README.md", {"text": text()})
 
 
 if __name__ == "__main__":

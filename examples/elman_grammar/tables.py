@@ -1,16 +1,13 @@
 """Make the tables of the README and the figure from the rows of finished runs.
 
     python examples/elman_grammar/tables.py
-    python examples/elman_grammar/tables.py experiment=RUN scaling=RUN    # keeps the rows of these runs first
 
-`rows/srn.json` is the `metrics.json` of a run of `srn.yaml`. The other two hold what that of a run says, as far as the
-tables need it.
+`rows/srn.json` is the `metrics.json` of a run of `srn.yaml`.
 """
 
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -18,14 +15,12 @@ from typing import Any
 import numpy as np
 
 from reservoir_hw.core.figure_style import colours, panels
-from reservoir_hw.core.kept_rows import KeptRows, keep, scores
 from reservoir_hw.core.markdown import replace_tables, spread, table
 from reservoir_hw.tasks.elman_grammar.grammar import DISTANCES
-from reservoir_hw.tasks.elman_grammar.published import AGREEMENT_ERROR, AUC
+from reservoir_hw.tasks.elman_grammar.published import AGREEMENT_ERROR
 
 HERE = Path(__file__).resolve().parent
 OVERALL = {"cosine": "cosine", "max_prediction": "max prediction", "auc": "AUC", "agreement": "verb agreement"}
-CLASSES = {"nouns": "nouns", "transitive": "transitive", "optional": "optional", "intransitive": "intransitive"}
 Rows = dict[str, list[dict[str, Any]]]
 
 
@@ -59,16 +54,6 @@ def agreement(found: Rows) -> list[str]:
     return table(["distance", *found], body)
 
 
-def classes(found: Rows) -> list[str]:
-    """Area under the ROC curve by class of word; Table 2 in brackets."""
-    body = []
-    for label, rows in found.items():
-        printed = AUC.get(label, (None,) * len(CLASSES))
-        ours = [float(values(rows, f"auc/{name}").mean()) for name in CLASSES]
-        body.append([label, *map(beside, ours, printed)])
-    return table(["model", *CLASSES.values()], body)
-
-
 def overall(found: Rows) -> list[str]:
     """Mean ± standard deviation over the runs, and processor time."""
     body = []
@@ -77,16 +62,6 @@ def overall(found: Rows) -> list[str]:
         took = [row["processor_seconds"] for row in rows if "processor_seconds" in row]
         body.append([label, str(len(rows)), *cells, f"{np.mean(took):.1f} s" if took else "–"])
     return table(["model", "runs", *OVERALL.values(), "processor time"], body)
-
-
-def scaling() -> list[str]:
-    """Verb agreement error by distance of larger networks, and two overall measures."""
-    errors = [f"agreement_error/{distance}" for distance in DISTANCES]
-    body = []
-    for row in KeptRows.read(HERE / "rows" / "scaling.json").rows:
-        cells = [f"{row.metrics[name]:.2f}" for name in errors]
-        body.append([row.label, *cells, *(f"{row.metrics[name]:.3f}" for name in ("cosine", "max_prediction"))])
-    return table(["", *map(str, DISTANCES), "cosine", "max prediction"], body)
 
 
 def draw(found: Rows) -> Any:
@@ -105,15 +80,8 @@ def draw(found: Rows) -> Any:
 
 def main() -> None:
     """Write README.md and the figure."""
-    keep(HERE, sys.argv[1:], [*OVERALL, *(f"agreement_error/{distance}" for distance in DISTANCES)])
     found = rows_of("srn")
-    tables = {
-        "agreement": agreement(found),
-        "classes": classes(found),
-        "overall": overall(found),
-        "registers": scores(KeptRows.read(HERE / "rows" / "experiment.json").by(), OVERALL),
-        "scaling": scaling(),
-    }
+    tables = {"agreement": agreement(found), "overall": overall(found)}
     replace_tables(HERE / "README.md", tables)
     draw(found).savefig(HERE / "overall.png", dpi=110)
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from reservoir_hw.core.kept_rows import KeptRows, chosen, found, keep
-from reservoir_hw.core.markdown import interval, replace_tables, spread, table
+from reservoir_hw.core.markdown import replace_tables, spread, table
 
 HERE = Path(__file__).resolve().parent
 LYAPUNOV, STEPS = "valid_lyapunov_times", "valid_steps"
@@ -57,21 +57,6 @@ def mackey_glass() -> list[str]:
     )
 
 
-def mackey_glass_difference() -> list[str]:
-    """The network beside the best autoregression, over the series."""
-    models = rows_of("mackey_glass").by()
-
-    def of(name: str, metric: str) -> list[float]:
-        return [float(np.mean(models[name].at(**{"task.dataset": series}).values(metric))) for series in range(3)]
-
-    ratios = np.log10(np.divide(of("ESN(1000)", "nrmse/84"), of("NVAR(791)", "nrmse/84")))
-    longer = np.subtract(of("ESN(1000)", STEPS), of("NVAR(791)", STEPS))
-    return [
-        "ESN(1000) beside NVAR(791), mean over the three series: log10 of the ratio of errors "
-        f"{interval(ratios, '+.2f')}, valid steps {interval(longer, '+.0f')}."
-    ]
-
-
 def santa_fe() -> list[str]:
     """NMSE with the penalty that the search has found for networks, and for autoregressions."""
     search, rows, body = rows_of("search_santa_fe"), rows_of("santa_fe"), []
@@ -86,19 +71,6 @@ def santa_fe() -> list[str]:
 def parts(rows: KeptRows) -> list[float]:
     """The mean NMSE of each part of the series."""
     return [float(np.mean(rows.at(**{"task.first_step": first}).values("nmse"))) for first in (0, 3000, 6000)]
-
-
-def santa_fe_difference() -> list[str]:
-    """The best network minus the best autoregression, over the parts."""
-    search, rows, best = rows_of("search_santa_fe"), rows_of("santa_fe"), []
-    for baselines in (False, True):
-        of = chosen(search.only(baselines=baselines), "nmse")
-        name = of.label.split(" ")[0]
-        best.append((name, parts(rows.at(**{"readout.alpha": of.point["readout.alpha"]}).by()[name])))
-    (network, ours), (autoregression, theirs) = best
-    return [
-        f"{network} minus {autoregression}, mean over the three parts: {interval(np.subtract(ours, theirs), '+.4f')}."
-    ]
 
 
 def main() -> None:
@@ -116,9 +88,7 @@ def main() -> None:
         ),
         "lorenz": lorenz(),
         "mackey_glass": mackey_glass(),
-        "mackey_glass_difference": mackey_glass_difference(),
         "santa_fe": santa_fe(),
-        "santa_fe_difference": santa_fe_difference(),
     }
     replace_tables(HERE / "README.md", tables)
 

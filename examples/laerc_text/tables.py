@@ -1,15 +1,13 @@
 """Make the tables of the README and the figures from the rows of finished runs.
 
     python examples/laerc_text/tables.py
-    python examples/laerc_text/tables.py quick=RUN    # keeps the rows of this run first
 
-`rows/NAME.json` is the `metrics.json` of a run of `NAME.yaml`; of `quick.yaml` the test losses alone.
+`rows/NAME.json` is the `metrics.json` of a run of `NAME.yaml`.
 """
 
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -18,7 +16,6 @@ import numpy as np
 from matplotlib.ticker import NullLocator
 
 from reservoir_hw.core.figure_style import colours, panels
-from reservoir_hw.core.kept_rows import KeptRows, keep, scores
 from reservoir_hw.core.markdown import interval, replace_tables, spread, table
 from reservoir_hw.core.statistics import LogFit, fit_log10
 
@@ -123,27 +120,6 @@ def scaling(sizes: dict[str, dict[str, list[Row]]]) -> list[str]:
     return table(["weights", "model", "slope a", "95 % interval", "b", "slope in the paper"], body)
 
 
-def large() -> list[str]:
-    """V = 50257."""
-    body = []
-    for row in rows_of("gpt2_vocabulary"):
-        if "training" in row:
-            last = row["training"]["evaluations"][-1]
-            seconds = last["processor_seconds"]
-            body.append(
-                [
-                    MODELS[row["readout"]["kind"]],
-                    f"{weights(row):,}",
-                    f"{last['tokens']:,}",
-                    f"{row['metrics']['cross_entropy']:.3f}",
-                    f"{seconds:.0f} s",
-                    f"{last['tokens'] / seconds:,.0f}",
-                ]
-            )
-    header = ["model", "trained weights", "predictions", "test, nats per token", "training"]
-    return table([*header, "predictions per processor second"], body)
-
-
 def draw_losses(sizes: dict[str, dict[str, list[Row]]], encoders: list[Row]) -> Any:
     """Validation loss over steps, all seeds (the paper's Fig. 6)."""
     figure, grid = panels(9.5, 4.2, 1, 2, sharey=True)
@@ -200,13 +176,9 @@ def draw_scaling(sizes: dict[str, dict[str, list[Row]]]) -> Any:
 
 def main() -> None:
     """Write README.md and the figures."""
-    keep(HERE, sys.argv[1:], ["cross_entropy"])
     sizes = {name: trained(name) for name in SIZES}
     every = with_encoders(sizes)
-    parts = {"results": results(every), "differences": differences(every), "scaling": scaling(sizes), "large": large()}
-    parts["quick"] = scores(
-        KeptRows.read(HERE / "rows/quick.json").by("label"), {"cross_entropy": "test, nats per token"}
-    )
+    parts = {"results": results(every), "differences": differences(every), "scaling": scaling(sizes)}
     replace_tables(HERE / "README.md", parts)
     for name, figure in (("losses", draw_losses(sizes, every["d64"][ENCODER])), ("scaling", draw_scaling(sizes))):
         figure.savefig(HERE / f"{name}.png", dpi=110)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from reservoir_hw.core.kept_rows import KeptRows, found, keep
+from reservoir_hw.core.kept_rows import KeptRows, keep
 from reservoir_hw.core.markdown import replace_tables, table
 
 HERE = Path(__file__).resolve().parent
@@ -57,9 +57,7 @@ def prediction() -> list[str]:
 def main() -> None:
     """Write README.md."""
     keep(HERE, sys.argv[1:], ["correlation/-10", "nrmse/-10", *(f"r2/{k}" for k in DELAYS)])
-    searches = {"u(t + 10)": (rows_of("search_skyrmion"), "nrmse/-10", False)}
-    tables = {"recall": recall(), "searches": found(searches, "crystal"), "prediction": prediction()}
-    replace_tables(HERE / "README.md", tables)
+    replace_tables(HERE / "README.md", {"recall": recall(), "prediction": prediction()})
 
 
 if __name__ == "__main__":

@@ -48,17 +48,29 @@ def cell_of(task: dict[str, Any], model: str) -> str:
     return cell(*task["models"][model]) if model in task["models"] else "–"
 
 
-def lines_of(tasks: dict[str, Any]) -> list[str]:
-    """The table of a device."""
-    models = list(dict.fromkeys(model for task in tasks.values() for model in task["models"]))
-    body = [
-        [f"`{name}`, {task['score']}", *(cell_of(task, model) for model in models), task["who wins"]]
-        for name, task in tasks.items()
+def verdict(task: dict[str, Any]) -> str:
+    """+ where the device wins, − where it loses, = where nobody does."""
+    if ", by " not in task["who wins"]:
+        return "="
+    return "+" if task["who wins"].startswith("device") else "−"
+
+
+def lines_of(devices: dict[str, dict[str, Any]]) -> list[str]:
+    """The table of devices whose baselines are the same."""
+    first = next(iter(devices.values()))
+    models = [
+        model for model in dict.fromkeys(m for task in first.values() for m in task["models"]) if model != "device"
     ]
-    return table(["task, score", *models, "who wins"], body)
+    body = []
+    for name, task in first.items():
+        own = (f"{cell_of(tasks[name], 'device')} {verdict(tasks[name])}" for tasks in devices.values())
+        body.append([f"`{name}`, {task['score']}", *own, *(cell_of(task, model) for model in models)])
+    return table(["task, score", *devices, *models], body)
 
 
 for given in sys.argv[1:]:
     keep(Path(given))
-kept = {path.stem: json.loads(path.read_text()) for path in sorted(ROWS.glob("*.json"))}
-replace_tables(HERE / "README.md", {name: lines_of(tasks) for name, tasks in kept.items()})
+kept = {path.stem: json.loads(path.read_text()) for path in ROWS.glob("*.json")}
+groups = {"simulations": ("esn", "delay_loop", "photonic"), "nanowire": ("nanowire",), "skyrmion": ("skyrmion",)}
+tables = {group: lines_of({name: kept[name] for name in names}) for group, names in groups.items()}
+replace_tables(HERE / "README.md", tables)

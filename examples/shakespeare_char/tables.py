@@ -1,16 +1,13 @@
 """Make the tables of the README and the figures from the rows of finished runs.
 
     python examples/shakespeare_char/tables.py
-    python examples/shakespeare_char/tables.py quick=RUN    # keeps the rows of this run first
 
-`rows/NAME.json` is the `metrics.json` of a run of `NAME.yaml`; of `quick.yaml` the test losses alone.
+`rows/NAME.json` is the `metrics.json` of a run of `NAME.yaml`.
 """
 
 from __future__ import annotations
 
 import json
-import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,11 +15,7 @@ import numpy as np
 from matplotlib.ticker import LogLocator, NullLocator
 
 from reservoir_hw.core.figure_style import colours, new_figure
-from reservoir_hw.core.kept_rows import KeptRows, keep, scores
 from reservoir_hw.core.markdown import interval, replace_tables, spread, table
-from reservoir_hw.readout.baselines.transformer import CharTransformer
-from reservoir_hw.readout.models.attention import AttentionReadout
-from reservoir_hw.readout.models.softmax import LinearReadout
 
 HERE = Path(__file__).resolve().parent
 MODELS = {"linear": "RC", "attention": "AERC", "transformer": "transformer"}
@@ -33,11 +26,6 @@ WITHOUT = {
 }
 """The readouts of 45,000 weights without their reservoirs."""
 Rows = dict[str, list[dict[str, Any]]]
-
-# Köster & Uchida 2026, Table I: hidden, heads and layers; nodes; nodes and hidden.
-TRANSFORMERS = {(64, 4, 4): 15067, (72, 8, 8): 30299, (128, 8, 8): 45083, (356, 8, 8): 105275, (256, 16, 16): 155803}
-RCS = {250: 14809, 500: 29559, 750: 44309, 1750: 103309, 2600: 153459}
-AERCS = {(75, 13): 15464, (75, 19): 31124, (100, 20): 45259, (150, 25): 102809, (160, 30): 155459}
 
 
 def rows_of(name: str) -> Rows:
@@ -57,34 +45,6 @@ def every_row(name: str) -> list[dict[str, Any]]:
 def counted() -> dict[str, float]:
     """Test losses of n-grams."""
     return {row["label"]: row["metrics"]["cross_entropy"] for row in every_row("45k_encoder") if "training" not in row}
-
-
-def counts() -> list[str]:
-    """Trained weights of all sizes, with our 54 letters and with the paper's 59."""
-
-    def weights(module: Any) -> int:
-        return sum(parameter.numel() for parameter in module.parameters())
-
-    def line(model: str, size: str, make: Callable[[int], Any], printed: int) -> list[str]:
-        return [model, size, *(f"{weights(make(letters)):,}" for letters in (54, 59)), f"{printed:,}"]
-
-    body = []
-    for (hidden, heads, layers), printed in TRANSFORMERS.items():
-        body.append(
-            line(
-                "transformer",
-                f"d_h = {hidden}, {heads} heads, {layers} layers",
-                lambda v, h=hidden, n=heads, m=layers: CharTransformer(v, hidden=h, heads=n, layers=m),
-                printed,
-            )
-        )
-    for nodes, printed in RCS.items():
-        body.append(line("RC", f"N = {nodes}", lambda v, n=nodes: LinearReadout(n, v), printed))
-    for (nodes, hidden), printed in AERCS.items():
-        body.append(
-            line("AERC", f"N = {nodes}, H = {hidden}", lambda v, n=nodes, h=hidden: AttentionReadout(n, h, v), printed)
-        )
-    return table(["model", "size", "V = 54", "V = 59", "Table I"], body)
 
 
 def results(sizes: dict[str, Rows]) -> list[str]:
@@ -122,52 +82,12 @@ def results(sizes: dict[str, Rows]) -> list[str]:
 
 
 def differences(sizes: dict[str, Rows]) -> list[str]:
-    """RC - AERC and transformer - AERC over the budget, paired by seed."""
+    """RC - AERC and transformer - AERC on the test, paired by seed."""
     body = []
     for size, found in sizes.items():
-        evaluations = {m: [row["training"]["evaluations"] for row in rows] for m, rows in found.items()}
-        count = len(evaluations["AERC"][0])
-        for at in range(count // 5 - 1, count, count // 5):
-            losses = {m: np.array([run[at]["validation_loss"] for run in runs]) for m, runs in evaluations.items()}
-            seen = f"{evaluations['AERC'][0][at]['tokens'] / 1e6:.1f} M"
-            body.append([size, seen, *(interval(losses[m] - losses["AERC"]) for m in ("RC", "transformer"))])
         test = {m: np.array([row["metrics"]["cross_entropy"] for row in rows]) for m, rows in found.items()}
-        body.append([size, "test, in the end", *(interval(test[m] - test["AERC"]) for m in ("RC", "transformer"))])
-    return table(["file", "predictions", "RC - AERC", "transformer - AERC"], body)
-
-
-def without_reservoir(found: Rows) -> list[str]:
-    """How far readouts without their reservoirs are behind the same with it, and behind the transformer, by seed."""
-    body = []
-    for (name, model), what in WITHOUT.items():
-        losses = np.array([row["metrics"]["cross_entropy"] for row in rows_of(name)[model]])
-        for other in (model, "transformer"):
-            others = [row["metrics"]["cross_entropy"] for row in found[other]]
-            body.append([f"{what} - {other}", str(len(losses)), interval(losses - others)])
-    return table(["45k, test", "seeds", "nats per letter"], body)
-
-
-def published() -> list[str]:
-    """The paper's protocol, one seed."""
-    body = []
-    for name in ("paper_transformer", "paper"):
-        for model, rows in rows_of(name).items():
-            for row in rows:
-                last = row["training"]["evaluations"][-1]
-                # The log counts one token for each window of precomputed states, and all 32 of the transformer's.
-                windows = last["step"] * 1024
-                metrics = row["metrics"]
-                body.append(
-                    [
-                        f"{windows / 1e6:.2f} M",
-                        model,
-                        f"{metrics['cross_entropy']:.3f}",
-                        f"{metrics['overlap/7']:.3f}",
-                        f"{metrics['overlap/8']:.3f}",
-                        f"{last['processor_seconds']:.0f} s",
-                    ]
-                )
-    return table(["windows", "model", "test, nats per letter", "7-grams", "8-grams", "training"], body)
+        body.append([size, *(interval(test[m] - test["AERC"]) for m in ("RC", "transformer"))])
+    return table(["file", "RC - AERC", "transformer - AERC"], body)
 
 
 def draw_losses(sizes: dict[str, Rows]) -> Any:
@@ -235,18 +155,11 @@ def draw_times(sizes: dict[str, Rows]) -> Any:
 
 def main() -> None:
     """Write README.md and the figures."""
-    keep(HERE, sys.argv[1:], ["cross_entropy"])
     sizes = {name: rows_of(name) for name in ("15k", "45k")}
     parts = {
-        "counts": counts(),
         "results": results(sizes),
         "differences": differences(sizes),
-        "without": without_reservoir(sizes["45k"]),
-        "paper": published(),
     }
-    parts["quick"] = scores(
-        KeptRows.read(HERE / "rows/quick.json").by("label"), {"cross_entropy": "test, nats per letter"}
-    )
     replace_tables(HERE / "README.md", parts)
     for name, figure in (("losses", draw_losses(sizes)), ("times", draw_times(sizes))):
         figure.savefig(HERE / f"{name}.png", dpi=110)

@@ -29,16 +29,6 @@ BASELINES = {
 NAMES = MODELS | BASELINES
 UNTRAINED = ("esn", "gated", "leaky")
 
-# Di Sarli et al. 2022, Tables 3 and 4: mean, standard deviation and maximum; spectral radius and norm.
-PUBLISHED_GATES = {"reset": (0.4997, 0.0761, 0.9993), "update": (0.5000, 0.0108, 0.6488)}
-PUBLISHED_MATRICES = {
-    "esn": {"state": (1.35, 76.38)},
-    "gated": {"state": (5.30, 297.92), "reset": (0.28, 15.70), "update": (0.06, 3.37)},
-    "leaky": {"state": (0.02, 1.16)},
-    "rz": {"state": (7.62, 9.18), "reset": (8.16, 14.57), "update": (7.59, 25.31)},
-    "gru": {"state": (4.52, 10.06), "reset": (1.69, 7.86), "update": (2.78, 11.91)},
-}
-
 
 def values(found: dict[str, Any], metric: str) -> np.ndarray:
     """The metric by seed."""
@@ -98,7 +88,6 @@ def differences(runs: dict[str, Any]) -> list[str]:
     """Paired by seed."""
     pairs = [("rz", best_untrained(runs)), ("rz", "gru"), ("gru", best_untrained(runs)), ("gated", "esn")]
     pairs += [("leaky", "gated"), ("leaky", "esn")]
-    pairs += [(best_untrained(runs), baseline) for baseline in BASELINES]
     pairs += [(model, "unlinked") for model in MODELS]
     body = []
     for one, other in dict.fromkeys(pairs):
@@ -108,47 +97,6 @@ def differences(runs: dict[str, Any]) -> list[str]:
         ]
         body.append([f"{NAMES[one]} - {NAMES[other]}", str(len(by_seed[0])), *map(interval, by_seed)])
     return table(["difference", "seeds", "accuracy", "without the 10"], body)
-
-
-def searches(runs: dict[str, Any]) -> list[str]:
-    """How many trials, what the best had, and what it reached on the questions that were held out."""
-    body = []
-    for name, found in runs.items():
-        trials = [trial for trial in found["trials"] if trial["objective"] is not None]
-        best = max(trials, key=lambda trial: trial["objective"])
-        chosen = ", ".join(f"{key.rpartition('.')[2]} {_short(value)}" for key, value in best["values"].items())
-        body.append([NAMES[name], str(len(trials)), f"{best['objective']:.3f}", chosen])
-    return table(["model", "trials", "best, validation", "its settings"], body)
-
-
-def _short(value: Any) -> str:
-    return f"{value:.3g}" if isinstance(value, float) else str(value)
-
-
-def gates(runs: dict[str, Any]) -> list[str]:
-    """The paper's Table 3."""
-    body = []
-    for gate, printed in PUBLISHED_GATES.items():
-        ours = runs["gated"]["gates"][gate]
-        mine = [f"{ours[key]:.4f}" for key in ("mean", "std", "max")]
-        body.append([f"{gate} gate", *(f"{own} ({other:.4f})" for own, other in zip(mine, printed, strict=True))])
-    return table(["", "mean", "standard deviation", "maximum"], body)
-
-
-def matrices(runs: dict[str, Any]) -> list[str]:
-    """The paper's Table 4."""
-    body = []
-    for name in MODELS:
-        found = runs[name]
-        cells = []
-        for part in ("state", "reset", "update"):
-            measured = [row["matrices"][part] for row in found["rows"] if part in row["matrices"]]
-            for place, key in enumerate(("radius", "norm")):
-                mean = np.mean([one[key] for one in measured]) if measured else None
-                cells.append("–" if mean is None else f"{mean:.2f} ({PUBLISHED_MATRICES[name][part][place]:.2f})")
-        body.append([MODELS[name], *cells])
-    header = ["model", "ρ(Ŵ)", "‖Ŵ‖", "ρ(Ŵʳ)", "‖Ŵʳ‖", "ρ(Ŵᶻ)", "‖Ŵᶻ‖"]
-    return table(header, body)
 
 
 def draw(runs: dict[str, Any]) -> Any:
@@ -186,13 +134,7 @@ def draw(runs: dict[str, Any]) -> Any:
 def main() -> None:
     """Write README.md and the figure."""
     runs = {name: json.loads((HERE / "rows" / f"{name}.json").read_text()) for name in NAMES}
-    parts = {
-        "results": results(runs),
-        "differences": differences(runs),
-        "searches": searches(runs),
-        "gates": gates(runs),
-        "matrices": matrices(runs),
-    }
+    parts = {"results": results(runs), "differences": differences(runs)}
     replace_tables(HERE / "README.md", parts)
     draw(runs).savefig(HERE / "accuracy.png", dpi=110)
 

@@ -96,7 +96,7 @@ def test_forty_tamperings(tmp_path: Path) -> None:
         found.append((_refused(made.forge(tmp_path / name)), _refused(tmp_path / name, digest)))
     without, expecting = (sum(column) for column in zip(*found, strict=True))
     assert (len(found), without, expecting) == (40, clumsy, 40)
-    said = re.search(r"Of 40 tamperings (\d+) were refused", PAGE.read_text(encoding="utf-8"))
+    said = re.search(r"Of\s40\stamperings\s(\d+)\swere\srefused", PAGE.read_text(encoding="utf-8"))
     assert said is not None
     assert int(said[1]) == without
 

@@ -14,7 +14,6 @@ from reservoir_hw.core.errors import ConfigurationError
 from reservoir_hw.core.seeds import generator
 from reservoir_hw.core.spec import Identity, ReservoirSpec
 from reservoir_hw.core.store import StateStore
-from reservoir_hw.tasks.task import Row
 from reservoir_hw.tasks.trace.targets import target_series
 from reservoir_hw.tasks.trace.task import Trace
 
@@ -51,10 +50,6 @@ def test_splits(tmp_path: Path) -> None:
     assert Trace(trace=task_path, train_steps=100).test.inputs.shape[1] == 200
 
 
-def test_inputs_keep_the_dtype_of_the_trace(tmp_path: Path) -> None:
-    assert Trace(trace=made(tmp_path / "t", dtype="float64"), train_steps=100).train.inputs.dtype == np.float64
-
-
 def test_metrics(tmp_path: Path) -> None:
     task = Trace(trace=made(tmp_path / "t"), train_steps=100, delays=[0, 3, -1])
     outputs = task.test.targets.astype(np.float64)
@@ -68,18 +63,6 @@ def test_metrics(tmp_path: Path) -> None:
     assert metrics["nrmse/3"] > 1
     assert metrics["r2/-1"] == pytest.approx(0, abs=1e-12)
     assert metrics["nrmse/-1"] > 1
-
-
-def test_tables_and_figures(tmp_path: Path) -> None:
-    task = Trace(trace=made(tmp_path / "t"), train_steps=100, delays=[0, 3, -1])
-    outputs = task.test.targets + generator(1, "noise").standard_normal(task.test.targets.shape)
-    rows = [Row(label, {}, task.evaluate(outputs)) for label in ("one", "two")]
-    (table,) = task.tables(rows)
-    assert [row[1] for row in table.rows[:3]] == ["u(t)", "u(t - 3)", "u(t + 1)"]
-    figures = task.figures(rows)
-    assert set(figures) == {"outputs", "r2"}
-    for name, figure in figures.items():
-        figure.savefig(tmp_path / f"{name}.png")
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from reservoir_hw.readout.linear.ridge import RidgeReadout
 from reservoir_hw.tasks.datasets import contents
 from reservoir_hw.tasks.task import Split
 from reservoir_hw.tasks.trec.task import CLASSES, Trec, questions
-from reservoir_hw.tasks.trec.vectors import random_vectors, word_vectors
+from reservoir_hw.tasks.trec.vectors import word_vectors
 from reservoir_hw.tasks.validation import Validation
 
 
@@ -86,13 +86,6 @@ def test_what_is_held_out(shared_data: None) -> None:
         Trec(validation=0, judge="validation")
     with pytest.raises(ConfigurationError, match="width belongs to random vectors"):
         Trec(vectors="some.txt", width=4)
-
-
-def test_random_vectors_depend_on_the_word_alone() -> None:
-    one, other = random_vectors(["a", "b"], 5, 0), random_vectors(["b", "c"], 5, 0)
-    assert np.array_equal(one["b"], other["b"])
-    assert not np.array_equal(one["a"], one["b"])
-    assert not np.array_equal(one["b"], random_vectors(["b"], 5, 1)["b"])
 
 
 def test_vectors_of_a_file(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""The settings of the tasks: declared and checked in one place, for files and for Python."""
+"""What tasks refuse: settings that are declared and checked in one place, for files and for Python, and data."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 from reservoir_hw import Experiment, tasks
 from reservoir_hw.core import registry
 from reservoir_hw.core.errors import ConfigurationError
-from reservoir_hw.tasks import ClosedLoop, Lorenz, MemoryRecall, Narma, NarmaConfig, Task
+from reservoir_hw.tasks import MemoryRecall, Narma, NarmaConfig, Task
 
 NEEDED: dict[str, dict[str, Any]] = {"text": {"corpus": "nowhere.txt"}, "trace": {"trace": "t", "train_steps": 100}}
 
@@ -93,11 +93,31 @@ def test_messages_name_all_that_is_wrong() -> None:
     assert "unknown key 'sed'; did you mean 'seed'?" in str(caught.value)
 
 
-def test_one_step_ahead_in_a_closed_loop() -> None:
-    with pytest.raises(ConfigurationError, match="ahead_steps must be 1"):
-        Lorenz(ahead_steps=2, closed_loop=ClosedLoop())
-    with pytest.raises(ConfigurationError, match=r"closed_loop.starts"):
-        Lorenz(closed_loop={"starts": 0})
+@pytest.mark.parametrize(
+    ("kind", "settings", "said"),
+    [
+        ("lorenz", {"ahead_steps": 2, "closed_loop": {}}, "ahead_steps must be 1"),
+        ("lorenz", {"closed_loop": {"starts": 0}}, r"closed_loop.starts"),
+        ("lorenz", {"rho": 0.5}, r"rho 0.5 .* comes to rest"),
+        ("henon", {"a": 2.0}, "diverges or comes to rest"),
+        ("henon", {"a": 0.1}, "diverges or comes to rest"),
+        ("mackey_glass", {"tau": 2.0}, r"tau 2, .* comes to rest"),
+        ("mackey_glass", {"power": 1e6}, r"power 1e\+06 is too large"),
+        ("kuramoto_sivashinsky", {"train_steps": 500, "length": 6.0}, "length 6 the field comes to rest"),
+        ("kuramoto_sivashinsky", {"length": 200.0, "points": 16}, "16 points are too few"),
+        ("elman_grammar", {"corpus": "nowhere.txt"}, "cannot be read"),
+        ("text", {"corpus": "nowhere.txt"}, r"there is no file nowhere\.txt here"),
+        ("text", {"corpus": "a.txt", "unit": "sentence"}, "unit: sentence needs level: bpe"),
+        ("text", {"corpus": "a.txt", "shortest": 4}, "shortest belongs to unit: sentence"),
+        ("text", {"corpus": "a.txt", "vocabulary": 300}, "vocabulary belongs to level bpe, not to char"),
+        ("trec", {"validation": 0, "judge": "validation"}, "judge: validation needs"),
+        ("trec", {"vectors": "some.txt", "width": 4}, "width belongs to random vectors"),
+        ("validation", {"task": {"kind": "narma", "train_steps": 0}}, "train_steps"),
+    ],
+)
+def test_what_gives_no_data(kind: str, settings: dict[str, Any], said: str) -> None:
+    with pytest.raises(ConfigurationError, match=said):
+        class_of(kind)(**settings)
 
 
 def test_configurations_and_keywords_give_the_same_task() -> None:

@@ -18,7 +18,6 @@ from reservoir_hw.core.errors import ConfigurationError
 from reservoir_hw.experiment.configuration.document import load_document
 from reservoir_hw.experiment.configuration.experiment import grid, parse_experiment
 from reservoir_hw.experiment.run.swapped import points_text
-from reservoir_hw.experiment.states.harvest import store_path
 
 SECTIONS: dict[str, Any] = {
     "task": {"kind": "narma", "train_steps": 60, "test_steps": 40},
@@ -86,14 +85,6 @@ def test_rows_turn_with_the_grid_of_the_other_place() -> None:
     ]
     assert points(experiment(rows, vary=own)) == expected
     assert points_text(parse_experiment(experiment(rows, vary=own))) == "2 rows × 2 rows"
-
-
-def test_rows_of_the_top_may_name_keys_of_the_reservoir() -> None:
-    rows = [{"reservoir.nodes": 7, "readout": {"kind": "rls"}}, {"reservoir.nodes": 9}]
-    found: list[Any] = grid(experiment(rows, vary={"seed": [0, 1]}))
-    assert [(point.config.reservoir.nodes, point.config.reservoir.seed) for point in found] == [
-        (7, 0), (9, 0), (7, 1), (9, 1),
-    ]  # fmt: skip
 
 
 def test_extends_merges_both_places_and_null_removes_an_axis(tmp_path: Path) -> None:
@@ -211,28 +202,6 @@ def test_where_one_reservoir_is_meant_a_file_that_varies_is_one_sentence(
             open_reservoir(file, inputs=1)
     assert call_here("check", "lab.yaml").returncode == 0
     assert call_here("device", "info", "lab.yaml", "--set", "vary={}").returncode == 0
-
-
-def test_search_alone_does_not_hinder_anybody(tmp_path: Path) -> None:
-    file = written(tmp_path, "kind: esn\nnodes: 5\nsearch: {seed: [0, 1], leak_rate: {low: 0.1, high: 1}}\n")
-    with open_reservoir(file, inputs=2) as reservoir:
-        assert reservoir.spec.nodes == 5
-    assert len(points(experiment(search={"seed": [0, 1]}))) == 1
-
-
-def test_the_name_of_a_harvest_does_not_know_where_axes_stand(tmp_path: Path) -> None:
-    search = {"leak_rate": {"low": 0.1, "high": 1.0}}
-    names = set()
-    for document in (
-        experiment(seed=1),
-        experiment(seed=1, search=search),
-        experiment(vary={"seed": [0, 1]}, search=search),
-        experiment([{"reservoir.seed": 1}]),
-    ):
-        document.set("run.states", str(tmp_path), "here")
-        *_, last = grid(document)
-        names.add(store_path(last, last.config.task.build()))
-    assert len(names) == 1
 
 
 def test_a_configuration_without_axes_is_written_without_them() -> None:

@@ -13,7 +13,6 @@ from reservoir_hw.backends.zeromq import ZmqReservoir
 from reservoir_hw.core import provenance
 from reservoir_hw.core.configuration import Document
 from reservoir_hw.core.errors import ConfigurationError
-from reservoir_hw.core.hil import GROUPS
 from reservoir_hw.core.reservoir_config import ReservoirConfig, build_reservoir, parse_reservoir
 from reservoir_hw.experiment.states.harvest import store_path
 
@@ -30,10 +29,6 @@ HIL = {
 
 def parsed(path: Path) -> ReservoirConfig:
     return parse_reservoir(Document.from_file(path))
-
-
-def test_the_groups_are_those_of_the_suite() -> None:
-    assert (len(GROUPS), GROUPS[0], GROUPS[-1]) == (17, "repeatability", "identity")
 
 
 def test_paths_belong_to_the_file_in_which_hil_stands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -26,7 +26,7 @@ from reservoir_hw.backends.parallel import Parallel, Part
 from reservoir_hw.core.errors import ConfigurationError, DeviceBusy, DeviceTimeout
 from reservoir_hw.core.hostlock import HostLock, HostLocks
 from reservoir_hw.core.lock_files import lock_folder
-from reservoir_hw.core.reservations import read_end, release, reserve
+from reservoir_hw.core.reservations import release, reserve
 from reservoir_hw.drivers.zeromq import Allowed, make_keys
 
 BENCH = """\
@@ -262,31 +262,3 @@ def test_a_server_holds_reservations_against_its_clients(tmp_path: Path, monkeyp
     assert release(["film-7"])
     monkeypatch.setenv("LOGNAME", "bob")
     Toy(resource="film-7").open().close()
-
-
-def test_times_and_devices_that_mean_nothing_are_refused(bench: Path) -> None:
-    now = datetime.now().astimezone()
-    for minutes in (-90, 90):
-        clock = (now + timedelta(minutes=minutes)).strftime("%H:%M")
-        end = read_end(clock)
-        assert end.strftime("%H:%M") == clock
-        assert now < end <= now + timedelta(days=1, hours=1)
-    for text, message in (("2020-01-31 18:00", "has passed: it is"), ("18 o'clock", "is no time: write 18:00")):
-        with pytest.raises(ConfigurationError, match=message):
-            read_end(text)
-    (bench / "esn.yaml").write_text("kind: esn\nnodes: 5\n")
-    done = call_here("device", "reserve", "esn.yaml", "--until", "18:00", "--inputs", 1, cwd=bench)
-    assert done.returncode == 2
-    assert "esn.yaml: kind esn locks nothing on this host, so nothing can be reserved" in done.stderr
-
-
-def test_the_end_of_all_time_is_no_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    try:
-        with monkeypatch.context() as zone:
-            # West of Greenwich it is later there, and there is no year 10000.
-            zone.setenv("TZ", "UTC+5")
-            time.tzset()
-            with pytest.raises(ConfigurationError, match="is no time: write 18:00"):
-                read_end("9999-12-31 23:59")
-    finally:
-        time.tzset()

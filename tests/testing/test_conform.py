@@ -106,9 +106,6 @@ def test_simulations_driven_by_torch(kind: str) -> None:
     }
 
 
-def test_every_example_is_looked_at() -> None:
-    named = {"delay_loop", "memristive", "fpga", "gated_esn", "photonic"}
-    assert {path.stem for path in EXAMPLES.glob("*.yaml")} == named
 
 
 def test_devices_of_other_kinds(tmp_path: Path) -> None:
@@ -185,21 +182,6 @@ def test_the_command(tmp_path: Path) -> None:
     assert outcomes(json.loads(again.stdout)) == outcomes(found)
 
 
-def test_a_baseline(tmp_path: Path) -> None:
-    (tmp_path / "film.yaml").write_text("kind: esn\nnodes: 20\nnonidealities: memristive_film\n")
-    done = call_here("conform", "film.yaml", "--group", "repeatability", "-o", ".", cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
-    earlier = json.loads((tmp_path / "report.json").read_text())
-    earlier["device"]["identity"]["fingerprint"] = "0" * 64
-    # Eight repeats do not tell a scatter from half of it.
-    for divisor, worse in ((2, False), (5, True)):
-        for name in ("value", "low", "high"):
-            earlier["statements"][0][name] /= divisor
-        (tmp_path / "better.json").write_text(json.dumps(earlier))
-        again = call_here("conform", "film.yaml", "--group", "repeatability", "--baseline", "better.json", cwd=tmp_path)
-        assert again.returncode == worse
-        assert ("worse than the baseline: repeatability: same drive again: " in again.stderr) == worse
-        assert "the baseline is of another device or configuration (fingerprint 000000000000, " in again.stderr
 
 
 @pytest.mark.parametrize(
@@ -240,23 +222,6 @@ def test_wrong_requests(tmp_path: Path, text: str, options: list[str], said: str
     assert "driven" not in done.stderr
 
 
-def test_wrong_requests_of_pytest_are_one_error(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    lab(tmp_path)
-    (tmp_path / "pytest.ini").write_text("[pytest]\n")
-    with pytest.MonkeyPatch.context() as here:
-        here.chdir(tmp_path)
-        here.syspath_prepend(str(tmp_path))
-        here.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
-        chosen = ["--pyargs", "reservoir_hw.testing", "-p", plugin.__name__, "-p", "no:cacheprovider"]
-        for option, said in (("budget=20", "too small"), ("seed=-3", "-3 is below 0")):
-            status = pytest.main([*chosen, "--reservoir=lab.yaml", f"--reservoir-{option}"])
-            out, errors = capfd.readouterr()
-            assert status == pytest.ExitCode.USAGE_ERROR
-            assert (out + errors).count(said) == 1
-            assert "driven" not in out + errors
-    sys.modules.pop("lab", None)
-    with pytest.raises(ConfigurationError, match="seed is -1"):
-        conform(ESN, seed=-1)
 
 
 def test_the_plan_comes_before_the_first_drive(tmp_path: Path) -> None:
@@ -317,17 +282,8 @@ def test_a_device_that_scatters_unsaid_stays_within_the_budget(budget: int, spen
     assert ("the budget of 1,500" in report.plan["weaker"]) == spent
 
 
-def test_a_larger_budget_times_the_tail() -> None:
-    for budget, tail in ((20_000, False), (40_000, True)):
-        report = conform(ESN, groups="timing", budget=budget)
-        assert ("99.9th percentile" in report.statements[-1].text) == tail
 
 
-def test_a_recovery_that_says_no_fails(tmp_path: Path) -> None:
-    actions: Any = {"folder": str(tmp_path), "fault": "testing.broken:fail_once", "recover": ["false"]}
-    report = conform(FilmConfig(kind="film", inputs=1, hil=actions), groups="recovery")
-    said = "the device was not recovered: 'false' ended with status 1 (hil: recover:)"
-    assert [one.text for one in report.alarms if said in one.text]
 
 
 def test_a_process_that_cannot_start_says_nothing_of_the_device(

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import ast
 import re
-import textwrap
 from collections.abc import Iterator
 from functools import cache
 from importlib import import_module
@@ -16,7 +15,6 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
-import pytest
 from safetensors import safe_open
 
 from reservoir_hw import RidgeReadout
@@ -117,37 +115,6 @@ def lost(texts: Iterator[tuple[str, str]]) -> list[str]:
 
 def test_every_path_in_a_string_leads_somewhere() -> None:
     assert "\n".join(lost(texts())) == ""
-
-
-@pytest.mark.parametrize(
-    ("text", "why"),
-    [
-        ("reservoir_hw.core.seeds", None),
-        ("reservoir_hw.core.seeds:generator", None),
-        ("reservoir_hw.core.reservoir.Reservoir.open", None),
-        ("python -m reservoir_hw.cli run", None),
-        ("from reservoir_hw.readout import RidgeReadout, RLSReadout", None),
-        ("/somewhere/reservoir_hw.yaml", None),
-        ("reservoir_hw.core.moved", "reservoir_hw.core has no moved"),
-        ("reservoir_hw.moved.seeds:generator", "reservoir_hw has no moved.seeds.generator"),
-        ("reservoir_hw.core.seeds:moved", "reservoir_hw.core.seeds has no moved"),
-        ("from reservoir_hw.readout import RidgeReadout, Moved", "reservoir_hw.readout has no Moved"),
-    ],
-)
-def test_a_path_is_found_in_a_text(text: str, why: str | None) -> None:
-    found = lost(iter([("here", text)]))
-    assert [line.split(": ")[-1] for line in found] == ([] if why is None else [why])
-
-
-def test_strings_of_a_file_are_found() -> None:
-    text = textwrap.dedent('''\
-        """Docstring of reservoir_hw.a."""
-        import reservoir_hw.b
-        kinds = {"x": "reservoir_hw.c:D"}
-        text = f"{kinds} reservoir_hw.e"
-        ''')
-    found = [path for _, string in strings_of(text) for path in paths_in(string)]
-    assert sorted(found) == ["reservoir_hw.a", "reservoir_hw.c.D", "reservoir_hw.e"]
 
 
 def test_names_of_formats_are_those_of_files() -> None:

@@ -58,7 +58,7 @@ def said(file: Path, **over: Any) -> str:
     return str(caught.value)
 
 
-@settings(deadline=None, max_examples=30)
+@settings(deadline=None, max_examples=10)
 @given(st.permutations(list(OWN)), st.integers(0, 3), st.permutations(list(OTHERS)), st.integers(0, 3))
 def test_the_last_key_turns_fastest_and_the_reservoir_slowest(
     own: list[str], of_own: int, others: list[str], of_others: int

@@ -60,7 +60,7 @@ def drawn(channels: Channels, matrix: np.ndarray, random: np.random.Generator) -
     return inputs
 
 
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=60)
 @given(KINDS, st.integers(1, 40), st.integers(1, 6), ENDS, st.floats(0.1, 9), ENDS, st.integers(0, 10_000))
 def test_nothing_leaves_the_range_of_the_device(
     kind: str, count: int, inputs: int, ends: tuple[float, float], length: float, limits: tuple[float, float], seed: int
@@ -86,7 +86,7 @@ def test_nothing_leaves_the_range_of_the_device(
     check_within(mask, channels, limits)
 
 
-@settings(deadline=None, max_examples=100)
+@settings(deadline=None, max_examples=40)
 @given(st.integers(1, 5), ENDS, ENDS)
 def test_as_many_channels_as_inputs_are_scaled_only_where_they_would_be_refused(
     count: int, ends: tuple[float, float], limits: tuple[float, float]

@@ -241,7 +241,7 @@ NODES = st.sampled_from(
 COMMANDS = st.lists(st.tuples(NODES, st.integers(0, 2), st.integers(1, 2)), min_size=1, max_size=12)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(commands=COMMANDS, data=st.data())
 def test_settings_do_not_depend_on_how_commands_are_written(commands, data):
     plain, written = ToyGenerator(), ToyGenerator()
@@ -274,7 +274,7 @@ PIECES = st.sampled_from(
 )
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(parts=st.lists(st.one_of(PIECES, PIECES, st.binary(max_size=3), st.integers(0, 99).map(b"%d".__mod__))))
 def test_no_message_breaks_the_instrument(parts):
     device = ToyGenerator()

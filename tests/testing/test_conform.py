@@ -15,15 +15,16 @@ from served import free_address, served
 from testing.broken import FilmConfig, FilmReservoir, start_noise
 
 from reservoir_hw.core.configuration import Document
-from reservoir_hw.core.errors import ConfigurationError, ReservoirError
+from reservoir_hw.core.errors import ReservoirError
 from reservoir_hw.core.reservoir_config import build_reservoir, parse_reservoir
 from reservoir_hw.experiment.devices.reservoir_file import config_from_file
 from reservoir_hw.experiment.states.record import Recorder
-from reservoir_hw.testing import golden, owner, plugin
+from reservoir_hw.testing import golden, owner
 from reservoir_hw.testing.conformance import conform
 from reservoir_hw.testing.report import Report
 
 EXAMPLES = Path(__file__).parents[2] / "examples" / "reservoirs"
+TORCH = ("gated_esn", "delay_loop")
 ESN: dict[str, Any] = {"kind": "esn", "nodes": 20, "inputs": 1, "seed": 3}
 # Says on standard error that it is driven, and does once what is asked for.
 LAB = """\
@@ -78,20 +79,15 @@ def check(report: Report) -> set[str]:
     return {one.group for one in report.statements if one.outcome == "passed"}
 
 
-# All of them in `make test-slow`; a noisy device is looked at below.
-@pytest.mark.parametrize(
-    "name",
-    [
-        "delay_loop",
-        *(pytest.param(name, marks=pytest.mark.slow) for name in ("fpga", "gated_esn", "memristive", "photonic")),
-    ],
-)
-def test_examples(name: str) -> None:
-    looked_at = check(conform(EXAMPLES / f"{name}.yaml"))
+# A noisy device is looked at below.
+@pytest.mark.slow
+@pytest.mark.parametrize("file", sorted(EXAMPLES.glob("*.yaml")), ids=lambda file: file.stem)
+def test_examples(file: Path) -> None:
+    looked_at = check(conform(file))
     assert looked_at >= {"repeatability", "shapes", "reset", "continuity", "isolation", "causality", "memory"}
 
 
-@pytest.mark.parametrize("kind", ["esn", "gated_esn", "delay_loop"])
+@pytest.mark.parametrize("kind", ["esn", *(pytest.param(kind, marks=pytest.mark.slow) for kind in TORCH)])
 def test_simulations_driven_by_torch(kind: str) -> None:
     looked_at = check(conform({"kind": kind, "nodes": 20, "inputs": 1, "engine": "torch"}))
     assert looked_at >= {
@@ -104,8 +100,6 @@ def test_simulations_driven_by_torch(kind: str) -> None:
         "memory",
         "snapshot",
     }
-
-
 
 
 def test_devices_of_other_kinds(tmp_path: Path) -> None:
@@ -182,8 +176,6 @@ def test_the_command(tmp_path: Path) -> None:
     assert outcomes(json.loads(again.stdout)) == outcomes(found)
 
 
-
-
 @pytest.mark.parametrize(
     ("text", "options", "said"),
     [
@@ -220,8 +212,6 @@ def test_wrong_requests(tmp_path: Path, text: str, options: list[str], said: str
     assert said in done.stderr
     assert "Traceback" not in done.stderr
     assert "driven" not in done.stderr
-
-
 
 
 def test_the_plan_comes_before_the_first_drive(tmp_path: Path) -> None:
@@ -280,10 +270,6 @@ def test_a_device_that_scatters_unsaid_stays_within_the_budget(budget: int, spen
     assert report.statements[0].outcome == "failed"
     assert {one.outcome for one in report.alarms[1:]} == ({"inconclusive"} if spent else set())
     assert ("the budget of 1,500" in report.plan["weaker"]) == spent
-
-
-
-
 
 
 def test_a_process_that_cannot_start_says_nothing_of_the_device(

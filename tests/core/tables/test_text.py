@@ -39,7 +39,7 @@ def written(number: float, decimal: str) -> str:
     return "" if math.isnan(number) else repr(number).replace(".", decimal)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(data=st.data())
 def test_a_random_table_is_read_to_the_bit_or_refused_in_a_sentence(data: st.DataObject) -> None:
     kinds = data.draw(st.lists(COLUMN, min_size=1, max_size=4), "kinds")

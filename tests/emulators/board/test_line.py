@@ -179,7 +179,7 @@ def test_all_faults_at_once_give_right_answers_or_none() -> None:
     u = np.random.default_rng(0).integers(-16384, 16384, (60, 1)).astype(np.int16)
     states = VirtualNodes().run(u)
     with faulty(*ways) as (line, host):
-        for host.session in range(1, 61):
+        for host.session in range(1, 31):
             exchange(host, ATTACH, b"", 0)
             for number, first in enumerate(range(0, 60, 20), 1):
                 part = slice(first, first + 20)
@@ -190,8 +190,8 @@ def test_all_faults_at_once_give_right_answers_or_none() -> None:
                 assert given in ([], [right], [right, right])
                 done["right" if given else "none"] += 1
         assert set(line.faults.struck) == set(KINDS)
-    assert done["right"] > 60
-    assert done["none"] > 20
+    assert done["right"] > 30
+    assert done["none"] > 10
 
 
 KINDS = ("drop", "repeat", "flip", "cut", "noise")

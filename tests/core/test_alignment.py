@@ -69,14 +69,6 @@ def played() -> Iterator[Played]:
         yield Played(other)
 
 
-def test_a_marker_is_as_often_high_as_low() -> None:
-    chips = marker(1)
-    assert len(chips) == 63
-    assert chips.sum() == 32
-    assert chips[0] == chips[-1] == 1
-    np.testing.assert_array_equal(MARKER, np.repeat(chips, POINTS))
-
-
 @pytest.mark.parametrize("rate_hz", [0.23e6, 0.8e6, 1e6, 2.7e6])
 @pytest.mark.parametrize("payload", ["noise", "constant", "marker"])
 def test_places_are_right_to_half_a_sample(played: Played, rate_hz: float, payload: str) -> None:

@@ -12,7 +12,7 @@ from command_line import call_here
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from reservoir_hw import Experiment, open_reservoir
+from reservoir_hw import open_reservoir
 from reservoir_hw.core.configuration import Document
 from reservoir_hw.core.errors import ConfigurationError
 from reservoir_hw.experiment.configuration.document import load_document
@@ -202,9 +202,3 @@ def test_where_one_reservoir_is_meant_a_file_that_varies_is_one_sentence(
             open_reservoir(file, inputs=1)
     assert call_here("check", "lab.yaml").returncode == 0
     assert call_here("device", "info", "lab.yaml", "--set", "vary={}").returncode == 0
-
-
-def test_a_configuration_without_axes_is_written_without_them() -> None:
-    assert not {"vary", "search"} & set(Experiment(experiment()).resolved()["reservoir"])
-    varied = experiment({"readout.alpha": [1.0]}, vary={"seed": [0, 1]})
-    assert points(Document.from_mapping(Experiment(varied).resolved(), "again")) == points(varied)

@@ -14,11 +14,9 @@ from served import ipc_address, served
 from reservoir_hw import Experiment, open_reservoir
 from reservoir_hw.core.channels import Channels, check_within, meeting
 from reservoir_hw.core.errors import ConfigurationError
-from reservoir_hw.core.reservoir import Reservoir
 from reservoir_hw.core.reservoir_config import reservoir_config
 from reservoir_hw.core.signal import MaskConfig
 from reservoir_hw.core.spec import Identity, ReservoirSpec
-from reservoir_hw.experiment.configuration.document import load_document
 
 ESN: dict[str, Any] = {"kind": "esn", "nodes": 12, "inputs": 2}
 LAB: dict[str, Any] = {
@@ -123,37 +121,6 @@ def test_a_simulation_without_a_range_gets_inputs_of_the_size_of_one_channel() -
     hot = reservoir_config(ESN).for_inputs(Channels(24, (0.0, 1.0), one_hot=True)).planned_mask()
     assert hot is not None
     assert hot.scaling == 1.0
-
-
-NARMA = """\
-task: {kind: narma, train_steps: 60, test_steps: 40}
-readout: {kind: ridge}
-run: {folder: runs, states: null}
-reservoir:
-  kind: python
-  call: lab_of_channels:run
-  nodes: 2
-  inputs: 1
-  simulated: false
-  continuity: held
-  reset: {kind: none, reason: no memory}
-  input_range: [-1, 1]
-  input_mask: {kind: one_to_one, scaling: 3.0}
-"""
-
-
-def test_a_mask_that_leaves_the_range_is_refused_with_its_line_before_anything_is_driven(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.syspath_prepend(tmp_path)
-    Path("lab_of_channels.py").write_text("def run(u):\n    raise AssertionError('driven')\n")
-    Path("narma.yaml").write_text(NARMA)
-    monkeypatch.setattr(Reservoir, "open", lambda self: pytest.fail("it was opened"))
-    for ask in (lambda one: one.estimate(), lambda one: one.run(report=False), lambda one: one.harvest()):
-        with pytest.raises(ConfigurationError, match=r"narma\.yaml:\d+: .*input_mask: behind it inputs lie in \[0, 1"):
-            ask(Experiment(load_document("narma.yaml", environment={})))
-    assert not Path("runs").exists()
 
 
 def test_a_device_that_says_its_inputs_when_it_is_opened_gets_the_same_mask(tmp_path: Path) -> None:

@@ -42,13 +42,6 @@ def parse(path: Path, **over: Any) -> Any:
     return parse_experiment(load_document(path, **{"environment": {}, **over}))
 
 
-def test_a_file_becomes_typed_sections(file: Path) -> None:
-    config = parse(file)
-    assert config.reservoir.nodes == 50
-    assert config.readout.alpha == 1e-4
-    assert config.run.folder == "runs"
-
-
 def test_the_order_is_file_reservoir_environment_set(file: Path, tmp_path: Path) -> None:
     lab = tmp_path / "lab.yaml"
     lab.write_text("kind: esn\nnodes: 60\nleak_rate: 0.5\n")
@@ -206,15 +199,6 @@ def test_reservoir_files_and_experiment_files_both_open(file: Path, tmp_path: Pa
         open_reservoir({**two, "input_mask": "none"}, inputs=3)
     with pytest.raises(ConfigurationError, match="unknown kind 'esm'; did you mean 'esn'"):
         open_reservoir({"kind": "esm"})
-
-
-def test_environment_reaches_a_reservoir_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    lab = tmp_path / "lab.yaml"
-    lab.write_text("kind: esn\nnodes: 7\n")
-    monkeypatch.setenv("RESERVOIR_HW__RESERVOIR__NODES", "9")
-    monkeypatch.setenv("RESERVOIR_HW__TASK__DATASET", "1")
-    with open_reservoir(lab, inputs=1) as reservoir:
-        assert reservoir.spec.nodes == 9
 
 
 def test_origins_survive_a_union() -> None:

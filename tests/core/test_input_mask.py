@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -106,24 +105,6 @@ def test_a_mask_in_torch_rounds_alike_in_chunks_and_steps() -> None:
         esn.reset(3)
         chunks = [np.asarray(esn.run(part)) for part in np.split(u, [7, 8, 31], axis=1)]
     np.testing.assert_array_equal(np.concatenate(chunks, axis=1), whole)
-
-
-def test_gate_statistics_meet_the_mask_once() -> None:
-    config = {"kind": "gated_esn", "nodes": 20, "inputs": 3, "input_mask": {"scaling": 0.5}}
-    with open_reservoir(config, inputs=5) as gated:
-        gated.gate_statistics(inputs())  # pyright: ignore[reportAttributeAccessIssue]
-        after = gated.snapshot()["device.state"]
-        gated.reset(1)
-        gated.run(inputs())
-        np.testing.assert_array_equal(gated.snapshot()["device.state"], after)
-
-
-def test_saved_weights_tell_the_inputs_behind_a_mask(tmp_path: Path) -> None:
-    with open_reservoir({"kind": "esn", "nodes": 6, "inputs": 2}) as esn:
-        esn.weights.save(tmp_path / "w.safetensors")  # pyright: ignore[reportAttributeAccessIssue]
-    saved = {"kind": "esn", "weights": str(tmp_path / "w.safetensors"), "input_mask": {}}
-    with open_reservoir(saved, inputs=5) as esn:
-        assert esn.run(inputs()).shape == (1, 6, 6)
 
 
 def test_the_probe_of_a_reset_stays_in_the_range_of_the_device() -> None:

@@ -111,16 +111,6 @@ def test_a_value_that_is_not_reached_leaves_a_device_that_nobody_knows(place: An
         assert reservoir.run(U).shape == (1, 20, 8)
 
 
-@PLACES
-def test_a_stream_ends_where_a_knob_is_turned(place: Any) -> None:
-    with place(Lab()) as reservoir:
-        states = reservoir.stream(iter([U, U, U]))
-        next(states)
-        reservoir.set(bias_v=0.7)
-        with pytest.raises(StateLost):
-            list(states)
-
-
 @pytest.mark.parametrize("more", [{}, {"latency_steps": 2, "held_for_s": 9.0}], ids=["at once", "late"])
 @PLACES
 def test_a_monitor_beyond_its_limits_stops_the_drive(place: Any, more: dict[str, Any]) -> None:

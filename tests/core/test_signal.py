@@ -287,19 +287,6 @@ def test_average_of_repetitions_that_come_one_by_one() -> None:
 # ---- as a chain ----------------------------------------------------------------------------------------------------
 
 
-def test_what_a_generator_plays_comes_back_through_a_digitizer() -> None:
-    mask = MaskConfig(kind="binary", scaling=0.5).build(20, 1)
-    drive = mask.apply(random(30, 1))
-    volts = Scaling(gain=2.0)
-    hold = SampleAndHold(points_per_node=8, sample_rate_hz=8e6)
-    samples = volts.apply(hold.apply(drive))
-    filtered, _ = LowPass(bandwidth_hz=2e6, sample_rate_hz=8e6).apply(samples)
-    digitized, clipped = Quantiser(bits=12, range=(-2, 2)).apply(filtered)
-    read = Sampler(theta_s=hold.theta_s, sample_rate_hz=8e6, position=0.95).apply(digitized, 30, 20)
-    assert clipped == 0
-    assert np.abs(volts.invert(read) - drive).max() < 1e-3
-
-
 def test_a_mask_of_one_to_one_scales_and_shifts() -> None:
     mask = MaskConfig(kind="one_to_one", scaling=[0.5, 2.0], offset=0.25).build(2, 2)
     np.testing.assert_array_equal(mask.apply([[1.0, -1.0]]), [[0.75, -1.75]])

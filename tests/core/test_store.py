@@ -211,15 +211,6 @@ def test_lost_inputs_are_damage_and_those_never_written_are_not(tmp_path: Path) 
         StateStore.open(path).dataset("train").read_inputs(slice(0, 3), 0, 50)
 
 
-def test_the_last_snapshot_belongs_to_the_last_commit(tmp_path: Path) -> None:
-    store, _, states = filled(tmp_path / "store")
-    snapshot = StateStore.open(tmp_path / "store").snapshot()
-    assert snapshot is not None
-    np.testing.assert_array_equal(snapshot["x"], states[2:, 49])
-    store.commit(6)
-    assert store.snapshot() is None
-
-
 def test_each_commit_is_one_write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Several would leave, after a crash between them, the count of one commit with the snapshot of another."""
     store, _, _ = filled(tmp_path / "store")
@@ -276,18 +267,6 @@ def test_data_sets_come_in_the_order_in_which_they_were_numbered(tmp_path: Path)
     for name in names[::-1]:
         store.add(name, sequences=1, inputs=1, nodes=1, chunk_steps=1)
     assert list(StateStore.open(tmp_path / "store").datasets) == names
-
-
-def test_a_store_can_lie_wherever_fsspec_reaches() -> None:
-    store = StateStore.create("memory://tests/store", {"made_by": "tests"})
-    dataset = store.add("000", sequences=1, inputs=1, nodes=2, chunk_steps=10)
-    states = block(1, 10, 2)
-    dataset.write(Region(slice(0, 1), 0, 10), block(1, 10, 1), states, timing=(0.0, 0.0))
-    store.commit(1, snapshot={"x": np.arange(3)})
-    again = StateStore.open("memory://tests/store")
-    np.testing.assert_array_equal(again.dataset("000").states[:], states)
-    assert again.committed == 1
-    assert StateStore.exists("memory://tests/store")
 
 
 def test_creating_a_store_touches_nothing_beside_it(tmp_path: Path) -> None:
@@ -388,16 +367,6 @@ def test_a_flipped_bit_is_damage(tmp_path: Path, file: str, old: str, new: str) 
     (tmp_path / "s" / file).write_text(text.replace(old, new))
     with pytest.raises(ConfigurationError, match=r"is damaged|or is damaged"):
         _ = StateStore.open(tmp_path / "s").datasets
-
-
-def test_a_data_set_without_description_is_damage(tmp_path: Path, recwarn: pytest.WarningsRecorder) -> None:
-    filled(tmp_path / "s")
-    (tmp_path / "s" / "plots").mkdir()
-    assert list(StateStore.open(tmp_path / "s").datasets) == ["train"]
-    (tmp_path / "s" / "train" / "zarr.json").unlink()
-    with pytest.raises(ConfigurationError, match="s is damaged: the data set train cannot be read"):
-        _ = StateStore.open(tmp_path / "s").datasets
-    assert not [warning for warning in recwarn if "not recognized" in str(warning.message)]
 
 
 @pytest.mark.parametrize("file", ["zarr.json", "journal/zarr.json", "train/zarr.json", "train/states/zarr.json"])

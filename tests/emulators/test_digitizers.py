@@ -220,17 +220,6 @@ def test_digitize_waits_until_it_is_cleared_or_triggers_itself(bench):
     assert scope.execute(b"SYST:ERR?") == NO_ERROR
 
 
-def test_a_limited_bandwidth_slows_edges(bench):
-    scope = InfiniiVision(bench)
-    bench.set_output(1, OutputSettings(on=True, waveform=Waveform(np.ones(100), 1e6)))
-    scope.execute(b"*RST;:STOP;:TRIG:SWE NORM;SOUR EXT;:CHAN1:PROB 1;RANG 4;BWL ON;:TIM:RANG 1us;:ACQ:TYPE HRES;:SING")
-    bench.start([1])
-    shown = (values(scope, b":WAV:FORM WORD;POIN MAX;DATA?", ">u2") - 32768) * 4 / 65536
-    assert shown[2400] == 0
-    tau = 5e9 / (2 * np.pi * 20e6)
-    assert np.argmax(shown > 1 - np.exp(-1)) == pytest.approx(2500 + tau, abs=2)
-
-
 def test_events_wait_until_the_register_is_read(bench):
     scope = quiet_mso(bench)
     assert scope.execute(b"FOO") == b""

@@ -56,20 +56,6 @@ def test_queries_blocks_and_two_connections(manager, device, serving):
         assert one.query("SYST:ERR?") == '-113,"Undefined header"', "the queue belongs to the instrument"
 
 
-def test_a_late_answer_on_a_socket(manager, device):
-    """A raw socket cannot know what was read: the second query gets the first answer, as from an instrument."""
-    with serving_socket(device) as address, opened(manager, address) as client:
-        client.write("*IDN?")
-        assert client.query("OUTP?") == "Toys,G1,42,1.0"
-        assert client.read() == "0"
-        assert client.query("SYST:ERR?") == NO_ERROR
-        client.timeout = 50
-        with pytest.raises(VisaIOError, match="Timeout"):
-            client.read()
-        client.timeout = 5000
-        assert client.query("SYST:ERR?") == NO_ERROR, "nobody tells the instrument that somebody reads"
-
-
 def test_an_interrupted_query_on_hislip(manager, device):
     with serving_hislip(device) as address, opened(manager, address) as client:
         client.write("WAV:DATA?")

@@ -70,11 +70,6 @@ def test_known_answers() -> None:
     np.testing.assert_allclose(slow, mackey_glass_series(200, 1.0), rtol=1e-6)
 
 
-def test_sampling_does_not_change_the_series() -> None:
-    np.testing.assert_allclose(mackey_glass_series(100, 3.0), mackey_glass_series(300, 1.0)[::3], atol=1e-9)
-    np.testing.assert_allclose(mackey_glass_series(100, 0.25)[::4], mackey_glass_series(25, 1.0), atol=1e-7)
-
-
 def published() -> np.ndarray:
     return np.loadtxt(io.BytesIO(datasets.contents("mackey_glass_t17")))
 

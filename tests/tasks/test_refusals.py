@@ -87,12 +87,6 @@ def test_settings_out_of_range(kind: str, settings: dict[str, Any]) -> None:
     assert reason in str(in_a_file.value)
 
 
-def test_messages_name_all_that_is_wrong() -> None:
-    with pytest.raises(ConfigurationError, match=r"order = 2: input should be greater than or equal to 3") as caught:
-        Narma(order=2, sed=3)
-    assert "unknown key 'sed'; did you mean 'seed'?" in str(caught.value)
-
-
 @pytest.mark.parametrize(
     ("kind", "settings", "said"),
     [

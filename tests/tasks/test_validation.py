@@ -3,7 +3,6 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from reservoir_hw import Experiment
 from reservoir_hw.core.errors import ConfigurationError
 from reservoir_hw.tasks import ClosedLoop, Henon
 from reservoir_hw.tasks.task import Evaluation, OutputScale, Split, Task
@@ -40,17 +39,6 @@ def test_a_share_of_the_sequences_is_held_back() -> None:
     assert not set(firsts) & set(part.train.inputs[:, 0, 0])
     assert len(part.train.inputs) == 8
     assert part.evaluate(part.test.targets).metrics["error"] == 0
-
-
-def test_in_an_experiment() -> None:
-    file = {
-        "task": {"kind": "validation", "task": {"kind": "narma", "train_steps": 600}},
-        "reservoir": {"kind": "esn", "nodes": 30},
-        "readout": {"kind": "ridge", "washout": 50},
-    }
-    assert Experiment(file).estimate().device_steps == 450 + 200 + 150
-    with pytest.raises(ConfigurationError, match="train_steps"):
-        Experiment({**file, "task": {"kind": "validation", "task": {"kind": "narma", "train_steps": 0}}})
 
 
 class Turns(Sequences):

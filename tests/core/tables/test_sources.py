@@ -228,16 +228,6 @@ def test_a_damaged_file_is_refused_in_a_sentence_or_read(tmp_path: Path, write: 
     assert refused >= 10
 
 
-@pytest.mark.parametrize("rows", [0, 1])
-@pytest.mark.parametrize("write", [csv, npy, parquet])
-def test_short_tables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, write: Callable[[Path], Any], rows: int) -> None:
-    monkeypatch.setattr(sys.modules[__name__], "X", X[:rows])
-    config = write(tmp_path / "a")
-    with opened(tmp_path / "a", ReadConfig()) as source:
-        assert choose(source, ColumnsConfig(**config), "inputs").steps == rows
-        np.testing.assert_array_equal(numbers(source, **config), X)
-
-
 PEAK = """
 import resource, sys
 from pathlib import Path

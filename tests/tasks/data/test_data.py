@@ -210,17 +210,6 @@ def test_folds_of_one_series_leave_a_gap() -> None:
         assert task.series.user_inputs(task.train.inputs).max() < task.series.user_inputs(task.test.inputs).min()
 
 
-def test_validation_is_scaled_by_what_is_left() -> None:
-    u = np.concatenate([RNG.uniform(-1, 1, (300, 1)), RNG.uniform(50, 60, (100, 1)), RNG.uniform(900, 1000, (100, 1))])
-    task = Data(inputs=u, targets=u, test={"rows": (400, 500)})
-    part = task.validation(0.25)
-    assert part.series is not None
-    assert part.series.inputs[0].zero == pytest.approx(0, abs=0.02)
-    trials = [RNG.uniform(-1, 1, (30, 1)) for _ in range(40)]
-    classes = Data(inputs=trials, labels=[f"{number % 4}" for number in range(40)]).validation(0.25)
-    assert classes.test.targets[:, 0].sum(axis=0).tolist() == pytest.approx([2] * 4)
-
-
 def test_equal_to_ridge_on_the_same_lags(tmp_path: Path) -> None:
     u = RNG.uniform(-1, 1, (800, 1))
     y = lagged(u) + 0.01 * RNG.standard_normal((800, 1))
@@ -235,16 +224,6 @@ def test_equal_to_ridge_on_the_same_lags(tmp_path: Path) -> None:
     lags = np.hstack([np.roll(u32, lag, axis=0) for lag in range(5)])
     theirs = Ridge(alpha=1e-3).fit(lags[10:600], y32[10:600]).predict(lags[600:])
     np.testing.assert_allclose(np.load(result.folder / "outputs/000.npy")[0, :, 0], theirs.ravel(), atol=1e-6)
-
-
-def test_a_forecast_goes_on_alone(tmp_path: Path) -> None:
-    t = np.arange(3000)
-    u = 300 + 20 * np.sin(0.1 * t)[:, None]
-    loop = {"starts": 3, "warmup_steps": 100, "forecast_steps": 100}
-    result = run({"inputs": u, "targets": {"ahead_steps": 1}, "closed_loop": loop}, nodes=100, washout=100)
-    found = result.rows[0].evaluation
-    assert found.metrics["valid_steps"] == 100
-    np.testing.assert_allclose(found.arrays["targets"].ravel()[-100:], u[-101:-1, 0], atol=1e-4)
 
 
 def test_the_harvest_of_other_targets_is_the_same(tmp_path: Path) -> None:
@@ -405,21 +384,6 @@ def test_rows_beyond_a_device_are_told_before_it_is_driven(tmp_path: Path) -> No
     assert film.steps == 0
     clipped = run({"inputs": u, "targets": u}, reservoir=film.file(input_range=(-1, 1), out_of_range="clip"))
     assert any("1 of 600 input values were clipped" in warning for warning in clipped.warnings)
-
-
-def test_a_test_at_the_beginning_or_in_the_middle() -> None:
-    u = np.arange(300.0)[:, None]
-    for rows, parts in (((0, 100), 1), ((1, 100), 1), ((100, 200), 2)):
-        task = Data(inputs=u, targets=u, test={"rows": rows})
-        assert (len(task.train.inputs), task.goes_on) == (parts, False)
-    assert Data(inputs=u, targets=u, test={"rows": (200, 300)}).goes_on
-
-
-def test_classes_are_told_apart_by_their_whole_names(tmp_path: Path) -> None:
-    labels = np.array([20240101.0, 20240102.0, 20250101.0, 0.1 + 0.2] * 6)
-    np.savez(tmp_path / "trials.npz", X=RNG.uniform(-1, 1, (len(labels), 20, 1)), kind=labels)
-    task = Data(files="trials.npz", inputs={"array": "X"}, labels={"label": "kind"}, test=0.4)
-    assert task.classes == ("0.30000000000000004", "20240101", "20240102", "20250101")
 
 
 def test_files_belong_together_by_their_names(tmp_path: Path) -> None:

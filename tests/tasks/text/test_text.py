@@ -66,20 +66,6 @@ def test_what_the_training_part_does_not_have(tmp_path: Path) -> None:
     assert int((joined(rare.tokens_train) == 0).sum()) > 0
 
 
-@pytest.mark.parametrize(
-    ("content", "options", "message"),
-    [
-        ("", {}, r"text\.txt is empty"),
-        (" \n", {}, r"text\.txt is empty"),
-        ("abc", {}, r"the test part of .*text\.txt has 0 tokens"),
-        ("ab", {"validation": 0.5, "test": 0.45}, "nothing is left for training"),
-    ],
-)
-def test_texts_that_cannot_be_used(tmp_path: Path, content: str, options: dict[str, float], message: str) -> None:
-    with pytest.raises(ConfigurationError, match=message):
-        Text(corpus=written(tmp_path, content), **options)  # type: ignore[arg-type]
-
-
 def test_files_that_cannot_be_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("RESERVOIR_HW_DATA", raising=False)
     with pytest.raises(ConfigurationError, match=r"there is no file nowhere\.txt here .*RESERVOIR_HW_DATA names no"):

@@ -82,13 +82,6 @@ def test_what_was_not_recorded_is_refused(tmp_path: Path, over: dict[str, Any], 
         Trace(**{"trace": made(tmp_path / "t"), "train_steps": 100, **over})
 
 
-def test_lost_inputs_are_no_shorter_recording(tmp_path: Path) -> None:
-    path = made(tmp_path / "t")
-    (tmp_path / "t/000/inputs/c/0/2/0").unlink()
-    with pytest.raises(ConfigurationError, match="inputs of 000, steps 200 to 299 of sequence 1: they were written"):
-        Trace(trace=path, train_steps=100, sequence=1)
-
-
 def run(tmp_path: Path, **over: Any) -> dict[str, float]:
     experiment = Experiment(
         {
@@ -148,17 +141,6 @@ def test_recall_of_the_measured_nanowire_networks(tmp_path: Path, number: str) -
     )
     expected = {"011": [1, 0.998, 0.754, 0.257, 0.148, 0.092], "074": [1, 0.993, 0.871, 0.261, 0.257, 0.206]}
     np.testing.assert_allclose([metrics[f"r2/{k}"] for k in range(6)], expected[number], atol=0.002)
-
-
-def test_prediction_from_skyrmion_spectra(tmp_path: Path) -> None:
-    trace = imported(tmp_path, "skyrmion_mackey_glass")
-    metrics = run(
-        tmp_path,
-        task={"trace": trace, "train_steps": 350, "delays": [-10]},
-        reservoir={"kind": "replay", "trace": trace},
-        readout={"washout": 20, "alpha": 1.0},
-    )
-    assert metrics["correlation/-10"] >= 0.88
 
 
 def imported(tmp_path: Path, name: str) -> str:

@@ -51,6 +51,7 @@ def test_order_of_the_integration() -> None:
     assert np.linalg.norm(coarse - exact) / np.linalg.norm(fine - exact) == pytest.approx(2**4, rel=0.3)
 
 
+@pytest.mark.slow
 def test_lyapunov_exponent() -> None:
     """The growth of small differences between pairs of fields, which are brought together again every 5 units."""
     random, small = np.random.default_rng(0), 1e-7

@@ -37,6 +37,7 @@ TASKS: list[tuple[str, dict[str, Any]]] = [
     ("validation", {"task": {"kind": "narma", **SHORT}}),
 ]
 every_task = pytest.mark.parametrize(("kind", "settings"), TASKS, ids=str)
+KEPT: dict[str, Task] = {}
 OF_DATA = ("santa_fe", "japanese_vowels", "trec")
 
 
@@ -44,7 +45,9 @@ OF_DATA = ("santa_fe", "japanese_vowels", "trec")
 def task(kind: str, settings: dict[str, Any], request: pytest.FixtureRequest) -> Task:
     if kind in OF_DATA:
         request.getfixturevalue("shared_data")
-    return made(kind, settings)
+    if repr((kind, settings)) not in KEPT:
+        KEPT[repr((kind, settings))] = made(kind, settings)
+    return KEPT[repr((kind, settings))]
 
 
 def made(kind: str, settings: dict[str, Any]) -> Task:

@@ -198,6 +198,7 @@ def sample(rng: np.random.Generator, is_complex: bool) -> list[str]:
             return words
 
 
+@pytest.mark.slow
 def test_probabilities_are_the_frequencies_of_an_independent_sampler() -> None:
     exact: dict[tuple[str, ...], np.ndarray] = {}
     for dataset in range(5):

@@ -92,7 +92,7 @@ def run(tmp_path: Path, **over: Any) -> dict[str, float]:
             **over,
         }
     )
-    return experiment.run().metrics["rows"][-1]["metrics"]
+    return experiment.run(report=False).metrics["rows"][-1]["metrics"]
 
 
 def test_a_replayed_trace_is_judged_in_an_experiment(tmp_path: Path) -> None:
@@ -130,7 +130,7 @@ def test_what_came_before_the_recording_needs_a_washout(
     assert not (tmp_path / "runs").exists()
 
 
-@pytest.mark.parametrize("number", ["011", "074"])
+@pytest.mark.parametrize("number", ["011", pytest.param("074", marks=pytest.mark.slow)])
 def test_recall_of_the_measured_nanowire_networks(tmp_path: Path, number: str) -> None:
     trace = imported(tmp_path, f"nanowire_{number}")
     metrics = run(

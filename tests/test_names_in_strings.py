@@ -14,12 +14,7 @@ from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 
-import numpy as np
-from safetensors import safe_open
-
-from reservoir_hw import RidgeReadout
 from reservoir_hw.core.registry import BUILT_IN
-from reservoir_hw.readout import LMSReadout, RLSReadout
 
 ROOT = Path(__file__).parent.parent
 CODE = ("reservoir_hw", "tests", "benchmarks", "examples", "tools")
@@ -128,14 +123,3 @@ def test_names_of_formats_are_those_of_files() -> None:
                 case ast.Dict(keys=[ast.Constant(value="format"), *_], values=[ast.Constant(value=str(text)), *_]):
                     constants.add(text)
     assert constants >= FORMATS
-
-
-def test_names_of_readout_formats_are_those_of_their_files(tmp_path: Path) -> None:
-    states = np.random.default_rng(0).standard_normal((200, 3))
-    formats = set()
-    for readout in (RidgeReadout(), RLSReadout(), LMSReadout()):
-        path = tmp_path / "readout"
-        readout.fit(states, states[:, :1]).save(path)
-        with safe_open(path, framework="numpy") as file:
-            formats.add(file.metadata()["format"])
-    assert formats == READOUT_FORMATS

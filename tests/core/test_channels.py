@@ -2,20 +2,14 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
-from served import ipc_address, served
 
-from reservoir_hw import Experiment, open_reservoir
 from reservoir_hw.core.channels import Channels, check_within, meeting
-from reservoir_hw.core.errors import ConfigurationError
 from reservoir_hw.core.reservoir_config import reservoir_config
-from reservoir_hw.core.signal import MaskConfig
 from reservoir_hw.core.spec import Identity, ReservoirSpec
 
 ESN: dict[str, Any] = {"kind": "esn", "nodes": 12, "inputs": 2}
@@ -121,31 +115,3 @@ def test_a_simulation_without_a_range_gets_inputs_of_the_size_of_one_channel() -
     hot = reservoir_config(ESN).for_inputs(Channels(24, (0.0, 1.0), one_hot=True)).planned_mask()
     assert hot is not None
     assert hot.scaling == 1.0
-
-
-def test_a_device_that_says_its_inputs_when_it_is_opened_gets_the_same_mask(tmp_path: Path) -> None:
-    """A served network of one input, and the same network here: rows and masks are equal."""
-    device = {"kind": "esn", "nodes": 20, "inputs": 1, "seed": 0}
-
-    def rows(reservoir: dict[str, Any]) -> Any:
-        grammar = {
-            "task": {"kind": "elman_grammar", "sentences": 60},
-            "reservoir": reservoir,
-            "readout": {"kind": "ridge", "alpha": 1e-3},
-            "run": {"folder": str(tmp_path), "states": None},
-        }
-        result = Experiment(grammar).run(report=False)
-        assert any("24 channels are spread over 1 input of" in told for told in [*result.warnings, *result.notes])
-        (record,) = result.provenance["rows"]
-        mask = MaskConfig.model_validate(record["reservoir"]["input_mask"])
-        return result.rows[0].evaluation.metrics, mask, record["reservoir"]["identity"]["fingerprint"]
-
-    here = rows(device)
-    with ipc_address() as address, served(open_reservoir(device), address):
-        there = rows({"kind": "zmq", "address": address})
-        with pytest.raises(ConfigurationError, match=r"24 channels for 1 input of .* refuses to spread them"):
-            rows({"kind": "zmq", "address": address, "input_mask": "none"})
-        with pytest.raises(ConfigurationError, match=r"has 1 inputs?, but 3 are wanted"):
-            rows({"kind": "zmq", "address": address, "inputs": 3})
-    assert here[:2] == there[:2]
-    assert here[1] == MaskConfig(kind="uniform", seed=0)

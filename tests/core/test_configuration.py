@@ -12,7 +12,7 @@ from reservoir_hw import open_reservoir
 from reservoir_hw.core.configuration import Config, Document, validate
 from reservoir_hw.core.errors import ConfigurationError
 from reservoir_hw.experiment.configuration.document import load_document
-from reservoir_hw.experiment.configuration.experiment import grid, parse_experiment
+from reservoir_hw.experiment.configuration.experiment import parse_experiment
 
 EXPERIMENT = """\
 title: test
@@ -160,26 +160,6 @@ def test_set_reaches_into_lists(file: Path) -> None:
     assert config.baselines[0].smoothing == 0.5
     with pytest.raises(ConfigurationError, match="'1' is not one of the 1 items"):
         parse(file, set=["baselines.1.smoothing=0.5"])
-
-
-def test_vary_makes_a_grid_whose_points_are_all_checked(file: Path) -> None:
-    sizes = EXPERIMENT.replace("  seed: 3\n", "  vary:\n    nodes: [10, 20]\n")
-    file.write_text(sizes + "vary:\n  readout.alpha: [0.1, 1.0]\n")
-    points = grid(load_document(file, environment={}))
-    assert [p.label for p in points] == [f"ESN({n}) alpha={a}" for n in (10, 20) for a in ("0.1", "1")]
-    file.write_text(sizes.replace("20", "-20"))
-    with pytest.raises(ConfigurationError, match=r"experiment\.yaml:9: reservoir\.nodes = -20"):
-        grid(load_document(file, environment={}))
-    file.write_text(EXPERIMENT + "vary:\n  - {reservoir.nodes: 10, readout.alpha: 0.1}\n  - {reservoir.nodes: 20}\n")
-    points = grid(load_document(file, environment={}))
-    assert [p.label for p in points] == ["ESN(10) alpha=0.1", "ESN(20)"]
-    assert [dict(p.values) for p in points] == [{"reservoir.nodes": 10, "readout.alpha": 0.1}, {"reservoir.nodes": 20}]
-    file.write_text(EXPERIMENT + "vary:\n  - {reservoir.nodes: 10}\n  - {reservoir.nodes: -20}\n")
-    with pytest.raises(ConfigurationError, match=r"experiment\.yaml:16: reservoir\.nodes = -20"):
-        grid(load_document(file, environment={}))
-    file.write_text(EXPERIMENT + "vary:\n  title: [a, b]\n")
-    with pytest.raises(ConfigurationError, match=r"must lie in task, readout or training"):
-        grid(load_document(file, environment={}))
 
 
 def test_reservoir_files_and_experiment_files_both_open(file: Path, tmp_path: Path) -> None:

@@ -63,16 +63,6 @@ def test_tables() -> None:
     (table,) = one.tables(rows)
     assert table.header[:5] == ["model", "runs", "starts", "valid steps", "Lyapunov times"]
     assert [cells[:4] for cells in table.rows] == [["a", "2", "8", "50 (50 to 50)"], ["b", "1", "4", "50 (50 to 50)"]]
-    coarse = Lorenz(time_step=0.04, train_steps=500, closed_loop=LOOP)
-    varied = [
-        Row("a", {"task.time_step": t}, e) for t, e in ((0.02, judged), (0.04, coarse.evaluate(coarse.test.targets)))
-    ]
-    (table,) = one.tables(varied)
-    assert [(cells[0], cells[4]) for cells in table.rows] == [
-        ("a, time_step 0.02", "0.91 (0.91 to 0.91)"),
-        ("a, time_step 0.04", "1.81 (1.81 to 1.81)"),
-    ]
-    assert set(one.figures(varied)) == {"forecast", "forecast_error", "valid_steps", "attractor"}
     opened = Lorenz(train_steps=500, test_steps=50)
     (table,) = opened.tables([Row("a", {"task.ahead_steps": 5}, opened.evaluate(opened.test.targets))])
     assert table.rows[0][0] == "a, ahead_steps 5"

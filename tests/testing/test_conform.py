@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -15,11 +14,9 @@ from served import free_address, served
 from testing.broken import FilmConfig, FilmReservoir, start_noise
 
 from reservoir_hw.core.configuration import Document
-from reservoir_hw.core.errors import ReservoirError
 from reservoir_hw.core.reservoir_config import build_reservoir, parse_reservoir
-from reservoir_hw.experiment.devices.reservoir_file import config_from_file
 from reservoir_hw.experiment.states.record import Recorder
-from reservoir_hw.testing import golden, owner
+from reservoir_hw.testing import golden
 from reservoir_hw.testing.conformance import conform
 from reservoir_hw.testing.report import Report
 
@@ -214,18 +211,6 @@ def test_wrong_requests(tmp_path: Path, text: str, options: list[str], said: str
     assert "driven" not in done.stderr
 
 
-def test_the_plan_comes_before_the_first_drive(tmp_path: Path) -> None:
-    lab(tmp_path)
-    for budget, said in (
-        ("2000", "device steps (its pace is not declared): repeatability 240"),
-        ("5s", "two drives of"),
-    ):
-        done = call_here("conform", "lab.yaml", "--group", "repeatability", "--budget", budget, cwd=tmp_path)
-        assert done.returncode == 0, done.stderr
-        assert -1 < done.stderr.find(said) < done.stderr.find("driven")
-    assert "pace 40, repeatability 240" in done.stderr
-
-
 @pytest.mark.parametrize("error", ["asyncio.CancelledError", "GeneratorExit"])
 def test_a_device_that_ends_its_test_fails(tmp_path: Path, error: str) -> None:
     lab(tmp_path, once=f"raise {error}", close="raise OSError('the supply stays on')")
@@ -270,30 +255,3 @@ def test_a_device_that_scatters_unsaid_stays_within_the_budget(budget: int, spen
     assert report.statements[0].outcome == "failed"
     assert {one.outcome for one in report.alarms[1:]} == ({"inconclusive"} if spent else set())
     assert ("the budget of 1,500" in report.plan["weaker"]) == spent
-
-
-def test_a_process_that_cannot_start_says_nothing_of_the_device(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    class Script(FilmConfig):
-        """As of a script: another process has no such class."""
-
-    Script.__module__, Script.__qualname__ = "__main__", "Script"
-    monkeypatch.setattr(sys.modules["__main__"], "Script", Script, raising=False)
-    actions: Any = {"folder": str(tmp_path), "safe_check": "testing.broken:is_safe"}
-    report = conform(Script(kind="film", inputs=1, hil=actions), groups="safety")
-    found = {one.name: one for one in report.statements}
-    assert found["one owner"].outcome == "unverified"
-    assert "the process could not be started: AttributeError" in found["one owner"].text
-    assert found["after exception"].device_steps == 3
-    assert report.passed
-    # A process that got further, and died, is the device's.
-    lab(tmp_path)
-    (tmp_path / "lab.py").write_text("raise SystemExit('no supply here')")
-    config = config_from_file(tmp_path / "lab.yaml")
-    monkeypatch.syspath_prepend(str(tmp_path))
-    with (
-        owner.process(config, np.zeros((1, 3, 1))) as child,
-        pytest.raises(ReservoirError, match="it ended: no supply here"),
-    ):
-        owner.wait_for(child, "", 60)

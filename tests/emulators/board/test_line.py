@@ -101,15 +101,6 @@ def test_a_board_that_begins_anew_and_one_whose_cable_falls_out(tmp_path: Path) 
     assert why == ["power on", "attached", "power on", "attached", "lease", "the board has ended"]
 
 
-def test_a_device_that_fails_at_a_step_of_the_plan() -> None:
-    with faulty({"kind": "device", "occurrence": 3, "code": 12, "text": "blinded"}) as (_, host):
-        host.attach()
-        found = host.refused(RUN, b"\0\0\0\0\4\0" + bytes(8))
-        assert found[:5] == (12, 1, 2, 2, "blinded")
-        # A discontinuity is no fault that somebody must look after.
-        assert host.status()[0] == 3
-
-
 def test_another_rate_is_garbage() -> None:
     with emulated_board(baud=9600) as line:
         with Host(line.port, wait_s=0.2) as host:

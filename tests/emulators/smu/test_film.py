@@ -65,16 +65,6 @@ def test_what_the_source_refuses(bench: FilmBench, messages: list[str], error: s
     assert errors_of(smu) == [error]
 
 
-@pytest.mark.parametrize(
-    "message", ["ROUT:CLOS (@109)", "ROUT:CLOS 101", "ROUT:CLOS (@101,102)", "ROUT:CLOS (@101);READ?"]
-)
-def test_what_the_switch_refuses(bench: FilmBench, message: str) -> None:
-    switch = SwitchMatrix(bench)
-    said(switch, message)
-    assert len(errors_of(switch)) == 1
-    assert bench.closed == ([0] if "READ" in message else [])
-
-
 def test_a_list_is_as_single_levels() -> None:
     answers = []
     for is_list in (True, False):

@@ -94,9 +94,6 @@ def test_a_filter_cannot_undo_the_nonlinearity() -> None:
     assert one.evaluate(longer.predict(one.test.inputs)).metrics["symbol_error_rate"] > 1e-3
 
 
-BITS = "reservoir.nonidealities.readout.bits"
-
-
 def drawn(points: list[tuple[str, dict[str, Any], float]]) -> Any:
     """The axes of the figure for models at points, and the words of its legend."""
     one = ChannelEqualisation(test_steps=1000)
@@ -121,23 +118,3 @@ def test_over_the_noise_the_legend_has_the_order_of_the_curves() -> None:
     assert legend == ["worst", "baseline fir(13)", "best", "no error seen:\nupper end of the interval"]
     styles = [container.lines[0].get_linestyle() for container in axes.containers]
     assert styles == ["-", "--", "-"]
-
-
-@pytest.mark.parametrize("noises", [[28], [12, 24]])
-def test_what_varies_most_is_on_the_axis_and_in_the_title(noises: list[int]) -> None:
-    points: list[Any] = [("fir(13)", {"task.snr_db": snr}, 0.2) for snr in noises]
-    points += [
-        (f"loop bits={bits}", {BITS: bits, "reservoir.seed": seed, "task.snr_db": snr}, share)
-        for bits, share in ((None, 0.01), (12, 0.1), (8, 0.3))
-        for seed in (0, 1)
-        for snr in noises
-    ]
-    axes, legend = drawn(points)
-    assert axes.get_xlabel() == "readout.bits"
-    assert [text.get_text() for text in axes.get_xticklabels()] == ["none", "12", "8"]
-    assert "by readout.bits" in axes.get_title()
-    if len(noises) == 1:
-        assert "at 28 dB" in axes.get_title()
-        assert legend == ["reservoir", "baseline fir(13)"]
-    else:
-        assert legend == ["reservoir, 12 dB", "baseline fir(13), 12 dB", "reservoir, 24 dB", "baseline fir(13), 24 dB"]

@@ -349,33 +349,6 @@ def test_a_gap_begins_a_new_series(tmp_path: Path) -> None:
     assert [one.name for one in task.series.inputs] == ["u"]
 
 
-def test_states_that_somebody_recorded(tmp_path: Path) -> None:
-    """Targets of one's own for the recording of a device."""
-    u = RNG.uniform(-1, 1, (600, 1)).astype(np.float32)
-    first = Experiment(
-        {
-            "task": {"kind": "data", "inputs": u, "targets": u, "scale": {"inputs": "none"}},
-            "reservoir": {"kind": "esn", "nodes": 30},
-            "readout": {"kind": "ridge"},
-            "training": {"continuous": True},
-            "run": {"record": "recorded"},
-        }
-    ).run(report=False)
-    assert first.rows[0].evaluation.metrics["nrmse"] < 0.1
-    np.save("own.npy", lagged(u))
-    replayed = Experiment(
-        {
-            "task": {"kind": "data", "trace": "recorded", "targets": {"file": "own.npy"}, "scale": {"inputs": "none"}},
-            "reservoir": {"kind": "replay", "trace": "recorded"},
-            "readout": {"kind": "ridge", "washout": 20},
-            "training": {"continuous": True},
-        }
-    ).run(report=False)
-    assert replayed.rows[0].evaluation.metrics["nrmse"] < 0.2
-    with pytest.raises(ConfigurationError, match="as they were driven"):
-        Data(trace="recorded", targets={"file": "own.npy"})
-
-
 def test_rows_beyond_a_device_are_told_before_it_is_driven(tmp_path: Path) -> None:
     film, u = Film(), RNG.uniform(-1, 1, (600, 1))
     u[590] = 7

@@ -342,19 +342,6 @@ def test_corpus_is_read_and_divided(tmp_path: Path) -> None:
     assert one.test.targets.shape[2] == one.outputs == len(one.vocabulary)
 
 
-def test_corpus_scores(tmp_path: Path) -> None:
-    path = corpus(tmp_path, b"\n".join(b"w%d \xe2\x80\x8dx y" % number for number in range(50)))
-    one = ElmanGrammar(corpus=str(path))
-    perfect = one.evaluate(one.test.targets).metrics
-    assert perfect["accuracy"] == 1
-    assert perfect["perplexity"] == pytest.approx(1, abs=0.01)
-    flat = one.evaluate(np.full(one.test.targets.shape, 1 / len(one.vocabulary)), "probabilities").metrics
-    assert flat["perplexity"] == pytest.approx(len(one.vocabulary))
-    assert flat["cross_entropy_bits"] == pytest.approx(np.log2(len(one.vocabulary)))
-    never = one.evaluate(-one.test.targets).metrics
-    assert np.isfinite(never["perplexity"])
-
-
 def files_of(folder: Path, train: Sequence[Sequence[str]], test: Sequence[Sequence[str]]) -> dict[str, str]:
     paths = {"train": folder / "train.txt", "test": folder / "test.txt"}
     for path, part in zip(paths.values(), (train, test), strict=True):

@@ -136,7 +136,7 @@ def test_a_lock_is_waited_for(said: Callable[[], str], monkeypatch: pytest.Monke
         scope.acquire()
 
 
-@pytest.mark.parametrize("file", ["bench.yaml", "two.yaml"])
+@pytest.mark.parametrize("file", ["bench.yaml", pytest.param("two.yaml", marks=pytest.mark.slow)])
 def test_ctrl_c_ends_the_wait_and_the_command_says_for_whom_it_waits(bench: Path, file: str) -> None:
     devices = "".join(f"  - reservoir: {{{BENCH.strip().replace(chr(10), ', ')}}}\n" for _ in range(2))
     (bench / "two.yaml").write_text(f"kind: parallel\ninputs: 1\ndevices:\n{devices.replace('film-7', 'film-8', 1)}")
@@ -167,6 +167,7 @@ def test_a_served_device_is_waited_for(said: Callable[[], str], monkeypatch: pyt
                 assert second.at_rest
 
 
+@pytest.mark.slow
 def test_two_users(bench: Path, said: Callable[[], str], monkeypatch: pytest.MonkeyPatch) -> None:
     tomorrow = (datetime.now() + timedelta(days=1)).replace(microsecond=0)
     told = f"'film-7' is reserved by anna until {tomorrow:%Y-%m-%d %H:%M} .* \\(calibration\\)"

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 import shutil
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 from typing import Any
@@ -26,7 +28,21 @@ def block(sequences: int, steps: int, width: int) -> np.ndarray:
     return RNG.standard_normal((sequences, steps, width)).astype(np.float32)
 
 
-def filled(path: str | Path) -> tuple[StateStore, np.ndarray, np.ndarray]:
+KEPT: list[tuple[Path, np.ndarray, np.ndarray]] = []
+
+
+def filled(path: Path) -> tuple[StateStore, np.ndarray, np.ndarray]:
+    """As `made`; all but the first are copies of it."""
+    if not KEPT:
+        folder = Path(tempfile.mkdtemp(prefix="reservoir_hw_tests_"))
+        atexit.register(shutil.rmtree, folder)
+        KEPT.append((folder / "store", *made(folder / "store")[1:]))
+    store, inputs, states = KEPT[0]
+    shutil.copytree(store, path)
+    return StateStore.open(path, writable=True), inputs, states
+
+
+def made(path: str | Path) -> tuple[StateStore, np.ndarray, np.ndarray]:
     """Three sequences in groups of two, 50 steps in chunks of 20."""
     store = StateStore.create(path, {"made_by": "tests"})
     dataset = store.add("train", sequences=3, inputs=1, nodes=4, chunk_steps=20, group=2, steps=50)
@@ -72,7 +88,7 @@ def test_every_file_is_on_the_disk_before_it_takes_its_name(tmp_path: Path, monk
 
     monkeypatch.setattr(os, "fsync", noted_fsync)
     monkeypatch.setattr(Path, "replace", noted_replace)
-    filled(tmp_path / "store")
+    made(tmp_path / "store")
     assert {"store/journal/zarr.json", "store/train/timing/c/1/0/0", "store/train/states/c/1/2/0"} <= set(named)
     here = [tmp_path / name for name in named if (tmp_path / name).parent.is_dir()]
     assert len(here) > 30
@@ -109,7 +125,7 @@ def test_a_damaged_chunk_that_does_not_count_is_written_over(tmp_path: Path, dam
 def test_damaged_times_at_an_address_are_given_up(file: str) -> None:
     import fsspec
 
-    store, inputs, states = filled(f"memory://tests/times/{file}")
+    store, inputs, states = made(f"memory://tests/times/{file}")
     fsspec.filesystem("memory").pipe(f"/tests/times/{file}/train/timing/{file}", b"damaged")
     dataset = StateStore.open(store.path, writable=True).dataset("train")
     place = Region(slice(0, 2), 20, 40)
@@ -275,7 +291,7 @@ def test_creating_a_store_touches_nothing_beside_it(tmp_path: Path) -> None:
     left = tmp_path / f".monday.{32 * 'a'}.making"
     (left / "journal").mkdir(parents=True)
     os.symlink(tmp_path / "monday.new", tmp_path / f".monday.{32 * 'b'}.making")
-    filled(tmp_path / "monday")
+    made(tmp_path / "monday")
     assert StateStore.open(tmp_path / "monday.new").committed == 6
     # Only what a process that died has left is removed.
     assert not left.exists()

@@ -36,19 +36,6 @@ def test_order_of_the_integration() -> None:
     assert np.linalg.norm(coarse) / np.linalg.norm(fine) == pytest.approx(2**4, rel=0.3)
 
 
-def test_closed_loop_pieces_follow_one_another() -> None:
-    closed = Lorenz(train_steps=400, closed_loop=LOOP)
-    opened = Lorenz(train_steps=400, test_steps=400)
-    assert closed.closed_loop
-    assert closed.test.inputs.shape == (4, 30, 3)
-    assert closed.test.targets.shape == (4, 50, 3)
-    np.testing.assert_array_equal(closed.train.inputs, opened.train.inputs)
-    np.testing.assert_array_equal(closed.train.targets, opened.train.targets)
-    pieces = np.concatenate([closed.test.inputs, closed.test.targets], axis=1).reshape(320, 3)
-    # The first test piece begins behind the last training target.
-    np.testing.assert_array_equal(pieces, opened.test.targets[0, :320])
-
-
 def test_no_lyapunov_times_for_other_parameters() -> None:
     other = Lorenz(rho=35.0, train_steps=500, closed_loop=LOOP)
     assert "valid_lyapunov_times" not in other.evaluate(other.test.targets).metrics

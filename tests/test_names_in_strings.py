@@ -110,16 +110,3 @@ def lost(texts: Iterator[tuple[str, str]]) -> list[str]:
 
 def test_every_path_in_a_string_leads_somewhere() -> None:
     assert "\n".join(lost(texts())) == ""
-
-
-def test_names_of_formats_are_those_of_files() -> None:
-    """Constants of modules, or what a file says that its format is."""
-    constants: set[str] = set()
-    for file in (ROOT / "reservoir_hw").rglob("*.py"):
-        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
-            match node:
-                case ast.Assign(value=ast.Constant(value=str(text))):
-                    constants.add(text)
-                case ast.Dict(keys=[ast.Constant(value="format"), *_], values=[ast.Constant(value=str(text)), *_]):
-                    constants.add(text)
-    assert constants >= FORMATS

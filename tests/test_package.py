@@ -91,4 +91,4 @@ def test_help_answers_in_half_a_second() -> None:
         ended = os.times()
         return ended.children_user + ended.children_system - started.children_user - started.children_system
 
-    assert min(seconds() for _ in range(5)) < 0.5
+    assert any(seconds() < 0.5 for _ in range(5))

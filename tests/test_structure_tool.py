@@ -8,6 +8,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 TOOL = Path(__file__).parents[1] / "tools" / "structure.py"
 
 PLANTED = {
@@ -68,6 +70,7 @@ def test_what_is_planted_is_counted(tmp_path: Path) -> None:
     assert total["private_kinds"] == {"import": 1, "across": 1, "near": 0, "foreign": 0}
 
 
+@pytest.mark.slow
 def test_private_files_and_names_are_used_in_their_own_folder_only() -> None:
     """The rule of docs/architecture.md. Two attributes of a torch module have no public name."""
     command = [sys.executable, str(TOOL), "--root", str(TOOL.parents[1] / "reservoir_hw"), "--private"]

@@ -214,7 +214,7 @@ def test_text_and_blocks_leave_the_same_samples():
 
 
 def test_what_tektronix_plays():
-    generator = Afg3152C(VirtualBench())
+    generator: Any = Afg3152C(VirtualBench())
     events, volts = generator.bench.log.events, lambda: generator.bench.output(1).waveform.volts
     assert say(generator, FOUR, BURST_OF_FOUR, "VOLT 2;VOLT:OFFS 0.5;*TRG;*OPC?") == ["1"]
     begun = [event for event in events if event["event"] == "burst begins"][-1]

@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from pydantic import ValidationError
 
 from reservoir_hw.core.errors import ConfigurationError, InputRangeError, ShapeError
 from reservoir_hw.core.signal import LowPass, Mask, MaskConfig, Quantiser, SampleAndHold, Sampler, Scaling, average
@@ -28,10 +27,6 @@ def test_scaling_takes_one_range_to_another_and_back() -> None:
     x = random(2, 5)
     np.testing.assert_allclose(volts.invert(volts.apply(x)), x, atol=1e-15)
     assert Scaling.between((0, 1), (2, -2)) == Scaling(gain=-4, offset=2)
-    with pytest.raises(ConfigurationError, match="two different ends"):
-        Scaling.between((1, 1), (0, 3.3))
-    with pytest.raises(ValidationError, match="gain of 0"):
-        Scaling(gain=0)
 
 
 # ---- quantiser -----------------------------------------------------------------------------------------------------
@@ -114,11 +109,6 @@ def test_mask_goes_through_a_file_and_is_known_by_its_digest(tmp_path: Path) -> 
     assert Mask(np.ones((2, 3))).digest() != Mask(np.ones((3, 2))).digest()
     with pytest.raises(ConfigurationError, match="takes 2 inputs to 20 nodes, not 3 inputs to 20 nodes"):
         MaskConfig(file=str(tmp_path / "mask.safetensors")).build(20, 3)
-    with pytest.raises(ConfigurationError, match="there is no mask file"):
-        Mask.load(tmp_path / "none")
-    (tmp_path / "text").write_text("no mask")
-    with pytest.raises(ConfigurationError, match="cannot be read as a mask"):
-        Mask.load(tmp_path / "text")
     with pytest.raises(ValueError, match="read-only"):
         mask.matrix[0, 0] = 1
 
@@ -218,8 +208,6 @@ def test_sample_and_hold_and_back() -> None:
     for position in (0.0, 0.5, 0.99):
         sampler = Sampler(theta_s=hold.theta_s, sample_rate_hz=1e6, position=position)
         np.testing.assert_array_equal(sampler.apply(samples, 6, 5), values)
-    with pytest.raises(ShapeError, match=r"\(\.\.\., steps, nodes\)"):
-        hold.apply(np.zeros(3))
 
 
 def test_sampler_with_another_rate_and_a_delay_over_a_long_record() -> None:
@@ -290,5 +278,3 @@ def test_average_of_repetitions_that_come_one_by_one() -> None:
 def test_a_mask_of_one_to_one_scales_and_shifts() -> None:
     mask = MaskConfig(kind="one_to_one", scaling=[0.5, 2.0], offset=0.25).build(2, 2)
     np.testing.assert_array_equal(mask.apply([[1.0, -1.0]]), [[0.75, -1.75]])
-    with pytest.raises(ConfigurationError, match="one_to_one has as many nodes as inputs: 3 for 2"):
-        MaskConfig(kind="one_to_one").build(3, 2)

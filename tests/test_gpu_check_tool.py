@@ -9,10 +9,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
-
-from reservoir_hw import open_reservoir
 
 torch = pytest.importorskip("torch")
 
@@ -36,6 +33,7 @@ def table(monkeypatch: pytest.MonkeyPatch) -> Any:
     return module
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
 def test_without_a_gpu_it_says_what_it_could_not_check() -> None:
     done = check()
@@ -53,6 +51,7 @@ def test_it_runs_through_on_the_cpu(tmp_path: Path) -> None:
     assert {row["case"].split()[0] for row in rows} == {"esn", "gated_esn", "delay_loop"}
 
 
+@pytest.mark.slow
 def test_every_kind_is_in_the_table_and_a_difference_fails_it(
     table: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -66,14 +65,3 @@ def test_every_kind_is_in_the_table_and_a_difference_fails_it(
     monkeypatch.setattr(table, "AGREEMENT", 1e-12)
     assert table.main() == 1
     assert capsys.readouterr().out.count("DIFFERS") == len(rows)
-
-
-@pytest.mark.parametrize("quick", [True, False])
-def test_links_are_those_of_the_networks(table: Any, quick: bool) -> None:
-    for case in table.cases(quick):
-        if case.config["kind"] == "esn" and case.nodes <= 1000:
-            with open_reservoir(case.config) as reservoir:
-                network: Any = reservoir
-                W = network.weights.recurrent()
-                assert isinstance(W, np.ndarray) == (case.link_bytes == 4)
-                assert case.links == (W.size if case.link_bytes == 4 else W.nnz)

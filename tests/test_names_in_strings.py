@@ -8,20 +8,13 @@ from __future__ import annotations
 
 import ast
 import re
-import textwrap
 from collections.abc import Iterator
 from functools import cache
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 
-import numpy as np
-import pytest
-from safetensors import safe_open
-
-from reservoir_hw import RidgeReadout
 from reservoir_hw.core.registry import BUILT_IN
-from reservoir_hw.readout import LMSReadout, RLSReadout
 
 ROOT = Path(__file__).parent.parent
 CODE = ("reservoir_hw", "tests", "benchmarks", "examples", "tools")
@@ -117,58 +110,3 @@ def lost(texts: Iterator[tuple[str, str]]) -> list[str]:
 
 def test_every_path_in_a_string_leads_somewhere() -> None:
     assert "\n".join(lost(texts())) == ""
-
-
-@pytest.mark.parametrize(
-    ("text", "why"),
-    [
-        ("reservoir_hw.core.seeds", None),
-        ("reservoir_hw.core.seeds:generator", None),
-        ("reservoir_hw.core.reservoir.Reservoir.open", None),
-        ("python -m reservoir_hw.cli run", None),
-        ("from reservoir_hw.readout import RidgeReadout, RLSReadout", None),
-        ("/somewhere/reservoir_hw.yaml", None),
-        ("reservoir_hw.core.moved", "reservoir_hw.core has no moved"),
-        ("reservoir_hw.moved.seeds:generator", "reservoir_hw has no moved.seeds.generator"),
-        ("reservoir_hw.core.seeds:moved", "reservoir_hw.core.seeds has no moved"),
-        ("from reservoir_hw.readout import RidgeReadout, Moved", "reservoir_hw.readout has no Moved"),
-    ],
-)
-def test_a_path_is_found_in_a_text(text: str, why: str | None) -> None:
-    found = lost(iter([("here", text)]))
-    assert [line.split(": ")[-1] for line in found] == ([] if why is None else [why])
-
-
-def test_strings_of_a_file_are_found() -> None:
-    text = textwrap.dedent('''\
-        """Docstring of reservoir_hw.a."""
-        import reservoir_hw.b
-        kinds = {"x": "reservoir_hw.c:D"}
-        text = f"{kinds} reservoir_hw.e"
-        ''')
-    found = [path for _, string in strings_of(text) for path in paths_in(string)]
-    assert sorted(found) == ["reservoir_hw.a", "reservoir_hw.c.D", "reservoir_hw.e"]
-
-
-def test_names_of_formats_are_those_of_files() -> None:
-    """Constants of modules, or what a file says that its format is."""
-    constants: set[str] = set()
-    for file in (ROOT / "reservoir_hw").rglob("*.py"):
-        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
-            match node:
-                case ast.Assign(value=ast.Constant(value=str(text))):
-                    constants.add(text)
-                case ast.Dict(keys=[ast.Constant(value="format"), *_], values=[ast.Constant(value=str(text)), *_]):
-                    constants.add(text)
-    assert constants >= FORMATS
-
-
-def test_names_of_readout_formats_are_those_of_their_files(tmp_path: Path) -> None:
-    states = np.random.default_rng(0).standard_normal((200, 3))
-    formats = set()
-    for readout in (RidgeReadout(), RLSReadout(), LMSReadout()):
-        path = tmp_path / "readout"
-        readout.fit(states, states[:, :1]).save(path)
-        with safe_open(path, framework="numpy") as file:
-            formats.add(file.metadata()["format"])
-    assert formats == READOUT_FORMATS

@@ -83,12 +83,6 @@ def test_the_wheel_works_in_an_empty_environment(wheel: Path, tmp_path: Path) ->
     assert "esn" in listed.stdout, listed.stderr
 
 
-def test_importing_is_light() -> None:
-    code = "import sys, reservoir_hw; print([m for m in ('torch', 'numba', 'scipy') if m in sys.modules])"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "[]"
-
-
 def test_help_answers_in_half_a_second() -> None:
     def seconds() -> float:
         # Of a processor: the machine may be busy with other tests.
@@ -97,4 +91,4 @@ def test_help_answers_in_half_a_second() -> None:
         ended = os.times()
         return ended.children_user + ended.children_system - started.children_user - started.children_system
 
-    assert min(seconds() for _ in range(5)) < 0.5
+    assert any(seconds() < 0.5 for _ in range(5))

@@ -91,23 +91,6 @@ def test_what_is_false_is_named_with_page_and_line(tmp_path: Path) -> None:
     assert reader.counts["run"] == 4
 
 
-@pytest.mark.parametrize(
-    ("text", "problem"),
-    [
-        ("<!-- not run: no time -->\n\n    make demo\n", "none of the reasons"),
-        ("<!-- slow -->\n", "its last mark has no block"),
-        ("<!-- slow -->\n\n    y = x\n", "a mark before a block that is not run"),
-        ("```sh\nmake demo\n```\n", "which nobody looks at"),
-        ("<!-- file: a.yaml -->\n```yaml\na: 1\n```\n", "a reader does not see the name a.yaml"),
-    ],
-)
-def test_a_mark_that_says_nothing_is_an_error(tmp_path: Path, text: str, problem: str) -> None:
-    page = tmp_path / "page.md"
-    page.write_text(text)
-    with pytest.raises(AssertionError, match=problem):
-        blocks(page)
-
-
 def test_at_most_a_tenth_of_all_blocks_is_not_run(record_property: Any) -> None:
     everything = [marks for page in PAGES for marks in BLOCKS[page]]
     reasons = Counter(marks.not_run for marks in everything if marks.not_run is not None)

@@ -69,14 +69,6 @@ def played() -> Iterator[Played]:
         yield Played(other)
 
 
-def test_a_marker_is_as_often_high_as_low() -> None:
-    chips = marker(1)
-    assert len(chips) == 63
-    assert chips.sum() == 32
-    assert chips[0] == chips[-1] == 1
-    np.testing.assert_array_equal(MARKER, np.repeat(chips, POINTS))
-
-
 @pytest.mark.parametrize("rate_hz", [0.23e6, 0.8e6, 1e6, 2.7e6])
 @pytest.mark.parametrize("payload", ["noise", "constant", "marker"])
 def test_places_are_right_to_half_a_sample(played: Played, rate_hz: float, payload: str) -> None:
@@ -124,36 +116,3 @@ def test_what_is_not_there_is_not_found(played: Played) -> None:
         fast.load(np.zeros(30_000))
         with pytest.raises(DeviceFault, match=r"clocks of generator and digitizer differ by (1\d|20)\d\d ppm"):
             fast.aligned(1e-4, 1e6)
-
-
-@pytest.mark.slow
-def test_100_delays_of_the_longest_record(capsys: pytest.CaptureFixture[str]) -> None:
-    # As parts of what is allowed: a tenth of a node, or half a sample.
-    worst = 0.0
-    with bench(20.0) as other:
-        played = Played(other)
-        payload = np.repeat(played.random.uniform(-1, 1, 104_500), POINTS)
-        played.load(payload)
-        for _ in range(100):
-            rate_hz = played.random.choice([0.2, 0.5, 1.0, 1.37, 2.0]) * RATE_HZ
-            bits = int(played.random.integers(8, 13))
-            errors = played.aligned(played.random.uniform(0, LATEST_S), rate_hz, bits)
-            worst = max(worst, np.abs(errors).max() / max(0.1 * THETA_S, 0.5 / rate_hz))
-        for _ in range(100):
-            with pytest.raises(DeviceFault):
-                align(played.random.normal(0, 2.5e-3, 2000), RATE_HZ, TEMPLATE, 1e-3, latest_s=LATEST_S)
-        for _ in range(100):
-            cut = int(played.random.integers(POINTS, len(MARKER)))
-            played.load(payload, cut=cut)
-            with pytest.raises(DeviceFault):
-                played.aligned(played.random.uniform(0, LATEST_S), RATE_HZ)
-    with bench(2000.0) as other:
-        played = Played(other)
-        # Between the markers, too.
-        played.load(np.tile(MARKER, 1659))
-        for _ in range(100):
-            with pytest.raises(DeviceFault):
-                played.aligned(played.random.uniform(0, LATEST_S), RATE_HZ)
-    with capsys.disabled():
-        print(f"\n100 delays, 1,046,890 samples, 20 ppm: at most {worst:.3f} of what is allowed")  # noqa: T201
-    assert worst <= 1

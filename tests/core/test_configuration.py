@@ -8,12 +8,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from reservoir_hw import Experiment, open_reservoir
-from reservoir_hw.core.configuration import Config, Document, decisive, parse_scalar, validate
+from reservoir_hw import open_reservoir
+from reservoir_hw.core.configuration import Config, Document, validate
 from reservoir_hw.core.errors import ConfigurationError
-from reservoir_hw.core.reservoir_config import reservoir_config
 from reservoir_hw.experiment.configuration.document import load_document
-from reservoir_hw.experiment.configuration.experiment import grid, parse_experiment
+from reservoir_hw.experiment.configuration.experiment import parse_experiment
 
 EXPERIMENT = """\
 title: test
@@ -41,20 +40,6 @@ def file(tmp_path: Path) -> Path:
 
 def parse(path: Path, **over: Any) -> Any:
     return parse_experiment(load_document(path, **{"environment": {}, **over}))
-
-
-def test_a_file_becomes_typed_sections(file: Path) -> None:
-    config = parse(file)
-    assert config.reservoir.nodes == 50
-    assert config.readout.alpha == 1e-4
-    assert config.run.folder == "runs"
-
-
-def test_json_is_a_configuration_too(tmp_path: Path) -> None:
-    path = tmp_path / "r.json"
-    path.write_text('{"kind": "esn", "nodes": 5, "inputs": 2}')
-    with open_reservoir(path) as reservoir:
-        assert reservoir.spec.nodes == 5
 
 
 def test_the_order_is_file_reservoir_environment_set(file: Path, tmp_path: Path) -> None:
@@ -106,17 +91,6 @@ def test_files_that_cannot_be_read(tmp_path: Path, text: str, message: str) -> N
     path.write_text(text)
     with pytest.raises(ConfigurationError, match=message):
         Document.from_file(path)
-
-
-def test_missing_folder_and_binary_files(tmp_path: Path) -> None:
-    (tmp_path / "binary.yaml").write_bytes(b"\xff\xfe\x00")
-    for path, message in (
-        (tmp_path / "none.yaml", "there is no such file"),
-        (tmp_path, "is a folder"),
-        (tmp_path / "binary.yaml", "cannot be read"),
-    ):
-        with pytest.raises(ConfigurationError, match=message):
-            Document.from_file(path)
 
 
 @pytest.mark.parametrize(
@@ -180,39 +154,12 @@ def test_several_problems_come_in_one_message(file: Path) -> None:
     assert {line.split(": ")[0].strip() for line in lines[1:]} == {f"{file}:7", f"{file}:11"}
 
 
-def test_numbers_are_those_of_yaml_1_2() -> None:
-    assert parse_scalar("1e-4", "x") == 1e-4
-    assert parse_scalar("no", "x") == "no"
-    assert parse_scalar("[1, 2.5]", "x") == [1, 2.5]
-    assert parse_scalar("true", "x") is True
-
-
 def test_set_reaches_into_lists(file: Path) -> None:
     file.write_text(EXPERIMENT + "baselines:\n  - kind: bigram\n")
     config = parse(file, set=["baselines.0.smoothing=0.5"])
     assert config.baselines[0].smoothing == 0.5
     with pytest.raises(ConfigurationError, match="'1' is not one of the 1 items"):
         parse(file, set=["baselines.1.smoothing=0.5"])
-
-
-def test_vary_makes_a_grid_whose_points_are_all_checked(file: Path) -> None:
-    sizes = EXPERIMENT.replace("  seed: 3\n", "  vary:\n    nodes: [10, 20]\n")
-    file.write_text(sizes + "vary:\n  readout.alpha: [0.1, 1.0]\n")
-    points = grid(load_document(file, environment={}))
-    assert [p.label for p in points] == [f"ESN({n}) alpha={a}" for n in (10, 20) for a in ("0.1", "1")]
-    file.write_text(sizes.replace("20", "-20"))
-    with pytest.raises(ConfigurationError, match=r"experiment\.yaml:9: reservoir\.nodes = -20"):
-        grid(load_document(file, environment={}))
-    file.write_text(EXPERIMENT + "vary:\n  - {reservoir.nodes: 10, readout.alpha: 0.1}\n  - {reservoir.nodes: 20}\n")
-    points = grid(load_document(file, environment={}))
-    assert [p.label for p in points] == ["ESN(10) alpha=0.1", "ESN(20)"]
-    assert [dict(p.values) for p in points] == [{"reservoir.nodes": 10, "readout.alpha": 0.1}, {"reservoir.nodes": 20}]
-    file.write_text(EXPERIMENT + "vary:\n  - {reservoir.nodes: 10}\n  - {reservoir.nodes: -20}\n")
-    with pytest.raises(ConfigurationError, match=r"experiment\.yaml:16: reservoir\.nodes = -20"):
-        grid(load_document(file, environment={}))
-    file.write_text(EXPERIMENT + "vary:\n  title: [a, b]\n")
-    with pytest.raises(ConfigurationError, match=r"must lie in task, readout or training"):
-        grid(load_document(file, environment={}))
 
 
 def test_reservoir_files_and_experiment_files_both_open(file: Path, tmp_path: Path) -> None:
@@ -234,20 +181,6 @@ def test_reservoir_files_and_experiment_files_both_open(file: Path, tmp_path: Pa
         open_reservoir({"kind": "esm"})
 
 
-def test_environment_reaches_a_reservoir_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    lab = tmp_path / "lab.yaml"
-    lab.write_text("kind: esn\nnodes: 7\n")
-    monkeypatch.setenv("RESERVOIR_HW__RESERVOIR__NODES", "9")
-    monkeypatch.setenv("RESERVOIR_HW__TASK__DATASET", "1")
-    with open_reservoir(lab, inputs=1) as reservoir:
-        assert reservoir.spec.nodes == 9
-
-
-def test_sections_are_immutable(file: Path) -> None:
-    with pytest.raises(ValueError, match="frozen"):
-        parse(file).reservoir.nodes = 3
-
-
 def test_origins_survive_a_union() -> None:
     class Inner(Config):
         x: int
@@ -258,29 +191,3 @@ def test_origins_survive_a_union() -> None:
     document = Document.from_mapping({"inner": [{"x": 1}, {"x": "a"}]}, "here")
     with pytest.raises(ConfigurationError, match=r"here: inner\.1\.x = 'a'"):
         validate(Outer, document)
-
-
-@pytest.mark.parametrize(
-    "sections",
-    [
-        [{"kind": "esn", "nodes": 20, "topology": name}
-         for name in ("random", "ring", "cycle_jumps", "small_world", "scale_free", "orthogonal")],
-        [{"kind": "delay_loop", "nodes": 20, "physics": name} for name in ("ikeda", "paquot", "mackey_glass")],
-        [{"kind": "delay_loop", "nodes": 20, "mask": {"kind": name}} for name in ("binary", "uniform")],
-    ],
-)  # fmt: skip
-def test_each_kind_decides_about_states(sections: list[dict[str, Any]]) -> None:
-    """Also one that is the default where it stands: a harvest of one is none of another."""
-    texts = [str(decisive(reservoir_config(section))) for section in sections]
-    assert len(set(texts)) == len(sections)
-
-
-def test_what_is_one_drive(tmp_path: Path) -> None:
-    document = {
-        "task": {"kind": "narma", "train_steps": 300, "test_steps": 200},
-        "reservoir": {"kind": "esn", "nodes": 20, "vary": {"topology": ["ring", "orthogonal", "scale_free"]}},
-        "readout": {"kind": "ridge", "washout": 50},
-        "run": {"folder": str(tmp_path)},
-    }
-    rows = Experiment(document).run(report=False).rows
-    assert len({row.evaluation.metrics["nmse"] for row in rows}) == 3

@@ -13,7 +13,7 @@ import pytest
 from served import free_address, served
 from serving.page_client import PageClient, Refused
 
-from reservoir_hw.core.errors import ConfigurationError, DeviceBusy, StateLost
+from reservoir_hw.core.errors import StateLost
 from reservoir_hw.core.reservoir_config import build_reservoir, open_reservoir, reservoir_config
 from reservoir_hw.testing.conformance import conform
 from reservoir_hw.testing.protocol import codec
@@ -86,30 +86,3 @@ def test_the_suite_says_how_long_its_pauses_were(tmp_path: Path) -> None:
         (pauses,) = [one for name, one in statements.items() if "pauses" in name]
         assert pauses.outcome == "passed"
         assert said in pauses.text
-
-
-@pytest.mark.parametrize(
-    ("declared", "said"),
-    [
-        ({"step_period_s": 0.5}, r"held_for_s is 0\.15 s, shorter than a step of 0\.5 s"),
-        ({"continuity": "free_running"}, "held_for_s is for continuity held"),
-        ({"continuity": "replayed", "memory_steps": 5}, "held_for_s is for continuity held"),
-        ({"held_for_s": 0}, "held_for_s"),
-    ],
-)
-def test_what_cannot_be_held(declared: dict[str, Any], said: str) -> None:
-    with pytest.raises(ConfigurationError, match=said):
-        reservoir_config(cell(**declared))
-
-
-def test_two_clients_of_a_cell_that_forgets() -> None:
-    """The second is told who has it; when its turn comes, the cell is at rest for it."""
-    address = free_address()
-    far = {"kind": "zmq", "address": address}
-    with served(build_reservoir(reservoir_config(cell())), address):
-        with open_reservoir(far) as one:
-            whole = one.run(U)
-            with pytest.raises(DeviceBusy, match=r"is in use by .* on .* \(process \d+\) since"):
-                open_reservoir(far)
-        with open_reservoir(far) as other:
-            assert np.array_equal(other.run(U), whole)

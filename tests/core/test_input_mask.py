@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from toys import SnapshotToy, Toy
+from toys import Toy
 
 from reservoir_hw import open_reservoir
-from reservoir_hw.core.configuration import Document
 from reservoir_hw.core.errors import ConfigurationError, InputRangeError, ShapeError
-from reservoir_hw.core.reservoir_config import parse_reservoir
 from reservoir_hw.core.reset import ResetByWaveform
 from reservoir_hw.core.signal import MaskConfig
 
@@ -56,20 +53,6 @@ def test_limits_are_those_behind_the_mask() -> None:
         assert np.abs(toy.driven[-1]).max() == 1
 
 
-def test_replay_restore_and_transition_meet_the_mask_once() -> None:
-    u = inputs(time=9)
-    for declared in ({"continuity": "replayed", "memory_steps": 40}, {}):
-        with masked(SnapshotToy(**declared)) as toy:
-            whole = toy.run(u)
-            toy.reset(1)
-            toy.run(u[:, :4])
-            frozen = toy.snapshot()
-            toy.run(u[:, :1])
-            toy.restore(frozen)
-            np.testing.assert_array_equal(toy.run(u[:, 4:]), whole[:, 4:])
-            np.testing.assert_allclose(toy.transition(u[:, 5], whole[:, 4]), whole[:, 5])
-
-
 def test_a_reset_waveform_is_for_the_device_itself() -> None:
     with masked(Toy(reset=ResetByWaveform(values=[[0.0, 0.5]]))) as toy:
         np.testing.assert_array_equal(toy.driven[0], [[[0.0, 0.5]]])
@@ -100,11 +83,6 @@ def test_gradients_pass_the_mask() -> None:
     assert float(u.grad.abs().sum()) > 0
 
 
-def test_once_open_it_is_too_late() -> None:
-    with Toy() as toy, pytest.raises(ConfigurationError, match="before open"):
-        toy.spread_inputs(MASK, 5)
-
-
 def test_upload_leaves_the_device_behind_the_mask_as_it_is() -> None:
     config = {"kind": "esn", "nodes": 6, "inputs": 5, "input_mask": {"scaling": 0.01},
               "nonidealities": {"drive": {"bits": 8}}}  # fmt: skip
@@ -118,23 +96,6 @@ def test_upload_leaves_the_device_behind_the_mask_as_it_is() -> None:
             esn.run(inputs() * 1e4)
 
 
-def test_widths_are_those_of_the_device_behind_a_mask() -> None:
-    config = {"kind": "esn", "nodes": 6, "inputs": 2, "input_scaling": [1.0, 0.5], "input_mask": {}}
-    with open_reservoir(config, inputs=5) as esn:
-        assert esn.spec.inputs == 5
-    with pytest.raises(ConfigurationError, match=r"^input_mask\.scaling has 2 numbers for 5"):
-        open_reservoir({**config, "input_mask": {"scaling": [1.0, 2.0]}}, inputs=5)
-
-
-def test_a_mask_is_drawn_by_the_seed_of_the_reservoir() -> None:
-    def digest(seed: int) -> str:
-        config = {"kind": "esn", "nodes": 6, "inputs": 2, "seed": seed, "input_mask": {}}
-        with open_reservoir(config, inputs=5) as esn:
-            return esn.provenance()["input_mask"]
-
-    assert digest(1) == digest(1) != digest(2)
-
-
 def test_a_mask_in_torch_rounds_alike_in_chunks_and_steps() -> None:
     config = {"kind": "esn", "nodes": 30, "inputs": 7, "gradients": True, "input_mask": {"bias_scaling": 0.1}}
     u = inputs(3, 50, 24).astype(np.float32)
@@ -144,31 +105,6 @@ def test_a_mask_in_torch_rounds_alike_in_chunks_and_steps() -> None:
         esn.reset(3)
         chunks = [np.asarray(esn.run(part)) for part in np.split(u, [7, 8, 31], axis=1)]
     np.testing.assert_array_equal(np.concatenate(chunks, axis=1), whole)
-
-
-def test_gate_statistics_meet_the_mask_once() -> None:
-    config = {"kind": "gated_esn", "nodes": 20, "inputs": 3, "input_mask": {"scaling": 0.5}}
-    with open_reservoir(config, inputs=5) as gated:
-        gated.gate_statistics(inputs())  # pyright: ignore[reportAttributeAccessIssue]
-        after = gated.snapshot()["device.state"]
-        gated.reset(1)
-        gated.run(inputs())
-        np.testing.assert_array_equal(gated.snapshot()["device.state"], after)
-
-
-@pytest.mark.parametrize("kind", ["esn", "gated_esn", "delay_loop"])
-def test_a_device_that_does_not_tell_its_inputs_is_found_without_it(kind: str) -> None:
-    config = parse_reservoir(Document.from_mapping({"kind": kind, "nodes": 6, "input_mask": {}}, "here"))
-    with pytest.raises(ConfigurationError, match="how many has the device"):
-        config.for_inputs(5)
-
-
-def test_saved_weights_tell_the_inputs_behind_a_mask(tmp_path: Path) -> None:
-    with open_reservoir({"kind": "esn", "nodes": 6, "inputs": 2}) as esn:
-        esn.weights.save(tmp_path / "w.safetensors")  # pyright: ignore[reportAttributeAccessIssue]
-    saved = {"kind": "esn", "weights": str(tmp_path / "w.safetensors"), "input_mask": {}}
-    with open_reservoir(saved, inputs=5) as esn:
-        assert esn.run(inputs()).shape == (1, 6, 6)
 
 
 def test_the_probe_of_a_reset_stays_in_the_range_of_the_device() -> None:

@@ -6,9 +6,7 @@ import json
 from pathlib import Path
 
 import numpy as np
-import pytest
 
-from reservoir_hw.core.errors import ConfigurationError
 from reservoir_hw.core.kept_rows import KeptRows, chosen, found, keep
 
 
@@ -61,10 +59,3 @@ def test_a_setting_that_diverged_once_is_not_chosen(tmp_path: Path) -> None:
         "| NARMA10 | nmse | network | 2 | ESN(9) alpha=0.1 | 0.38 |",
         "| NARMA10 | nmse | baseline | 1 | Volterra(75) taps=[20, 10] alpha=1 | 0.75 |",
     ]
-
-
-def test_a_run_that_was_interrupted_is_not_kept(tmp_path: Path) -> None:
-    (tmp_path / "rows").mkdir()
-    with pytest.raises(ConfigurationError, match="the run is interrupted; give its command again"):
-        keep(tmp_path, [f"narma={a_run(tmp_path / 'run', 'interrupted')}"], ["nmse"])
-    assert not list((tmp_path / "rows").iterdir())

@@ -111,16 +111,6 @@ def test_a_value_that_is_not_reached_leaves_a_device_that_nobody_knows(place: An
         assert reservoir.run(U).shape == (1, 20, 8)
 
 
-@PLACES
-def test_a_stream_ends_where_a_knob_is_turned(place: Any) -> None:
-    with place(Lab()) as reservoir:
-        states = reservoir.stream(iter([U, U, U]))
-        next(states)
-        reservoir.set(bias_v=0.7)
-        with pytest.raises(StateLost):
-            list(states)
-
-
 @pytest.mark.parametrize("more", [{}, {"latency_steps": 2, "held_for_s": 9.0}], ids=["at once", "late"])
 @PLACES
 def test_a_monitor_beyond_its_limits_stops_the_drive(place: Any, more: dict[str, Any]) -> None:
@@ -158,25 +148,3 @@ def test_a_served_device_with_knobs_keeps_the_page() -> None:
     assert [(row.rule.title, row.detail) for row in report.broken] == []
     held = [row.rule.title for row in report.rows if row.outcome == "held"]
     assert sum(title.startswith(("SET", "GET")) for title in held) == 4
-
-
-@pytest.mark.parametrize(
-    ("change", "said"),
-    [
-        ({"value": 3}, r"value 3 lies beyond limits \[0, 1\.5\]"),
-        ({"closing": -1}, "closing -1 lies beyond limits"),
-        ({"limits": [1, 0]}, r"limits \[1\.0, 0\.0\] must be"),
-        ({"read": None}, "a ramp begins at the value that is there: `read:` must say how it is read"),
-        ({"value": 0.21}, r"0\.21 is no multiple of its resolution"),
-    ],
-)
-def test_a_knob_that_cannot_be_is_refused(change: dict[str, Any], said: str) -> None:
-    file = Lab().file()
-    file["knobs"]["bias_v"] |= change
-    with pytest.raises(ConfigurationError, match=said):
-        reservoir_config(file)
-
-
-def test_a_name_stands_once() -> None:
-    with pytest.raises(ConfigurationError, match="bias_v is in two of params, knobs and monitors"):
-        reservoir_config(Lab().file(params={"bias_v": 1}))

@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from pydantic import ValidationError
 
 from reservoir_hw.core.errors import ConfigurationError, InputRangeError, ShapeError
 from reservoir_hw.core.signal import LowPass, Mask, MaskConfig, Quantiser, SampleAndHold, Sampler, Scaling, average
@@ -28,10 +27,6 @@ def test_scaling_takes_one_range_to_another_and_back() -> None:
     x = random(2, 5)
     np.testing.assert_allclose(volts.invert(volts.apply(x)), x, atol=1e-15)
     assert Scaling.between((0, 1), (2, -2)) == Scaling(gain=-4, offset=2)
-    with pytest.raises(ConfigurationError, match="two different ends"):
-        Scaling.between((1, 1), (0, 3.3))
-    with pytest.raises(ValidationError, match="gain of 0"):
-        Scaling(gain=0)
 
 
 # ---- quantiser -----------------------------------------------------------------------------------------------------
@@ -82,11 +77,6 @@ def test_quantiser_keeps_dtype_and_library(dtype: str) -> None:
     np.testing.assert_array_equal(x, before)
 
 
-def test_quantiser_has_a_range_that_rises() -> None:
-    with pytest.raises(ValidationError, match="must be \\[lowest, highest\\]"):
-        Quantiser(bits=8, range=(1, -1))
-
-
 # ---- mask ----------------------------------------------------------------------------------------------------------
 
 
@@ -109,21 +99,6 @@ def test_masking_in_pieces_gives_the_same_bits(dtype: str) -> None:
     np.testing.assert_array_equal(np.concatenate([mask.apply(u[:77]), mask.apply(u[77:])]), whole)
 
 
-def test_mask_refuses_what_does_not_fit() -> None:
-    with pytest.raises(ConfigurationError, match=r"\(nodes, inputs\), its shape is \(3,\)"):
-        Mask([1.0, 2.0, 3.0])
-    with pytest.raises(ConfigurationError, match=r"bias of a mask must be \(1,\)"):
-        Mask([[1.0]], [1.0, 2.0])
-    with pytest.raises(ConfigurationError, match="not finite"):
-        Mask([[np.nan]])
-    with pytest.raises(ConfigurationError, match="real numbers"):
-        Mask([[1j]])
-    with pytest.raises(ShapeError, match=r"takes inputs \(\.\.\., 2\)"):
-        Mask([[1.0, 2.0]]).apply(np.zeros(3))
-    with pytest.raises(InputRangeError, match="1 inputs that are not finite"):
-        Mask([[1.0, 2.0]]).apply([0.0, np.nan])
-
-
 def test_mask_goes_through_a_file_and_is_known_by_its_digest(tmp_path: Path) -> None:
     mask = MaskConfig(bias_scaling=1).build(20, 2, seed=1)
     mask.save(tmp_path / "mask.safetensors")
@@ -134,11 +109,6 @@ def test_mask_goes_through_a_file_and_is_known_by_its_digest(tmp_path: Path) -> 
     assert Mask(np.ones((2, 3))).digest() != Mask(np.ones((3, 2))).digest()
     with pytest.raises(ConfigurationError, match="takes 2 inputs to 20 nodes, not 3 inputs to 20 nodes"):
         MaskConfig(file=str(tmp_path / "mask.safetensors")).build(20, 3)
-    with pytest.raises(ConfigurationError, match="there is no mask file"):
-        Mask.load(tmp_path / "none")
-    (tmp_path / "text").write_text("no mask")
-    with pytest.raises(ConfigurationError, match="cannot be read as a mask"):
-        Mask.load(tmp_path / "text")
     with pytest.raises(ValueError, match="read-only"):
         mask.matrix[0, 0] = 1
 
@@ -163,17 +133,6 @@ def test_the_mask_of_an_input_does_not_depend_on_how_many_there_are() -> None:
     for kind in ("uniform", "binary"):
         few, many = (MaskConfig(kind=kind).build(30, inputs).matrix for inputs in (1, 4))
         np.testing.assert_array_equal(many[:, 0], few[:, 0])
-
-
-def test_mask_configuration_refuses_what_contradicts_itself() -> None:
-    with pytest.raises(ValidationError, match="decides about scaling, seed"):
-        MaskConfig(file="mask.safetensors", seed=1, scaling=2.0)
-    with pytest.raises(ValidationError, match="chirp_cycles means nothing to a mask of kind binary"):
-        MaskConfig(kind="binary", chirp_cycles=(1, 2))
-    with pytest.raises(ConfigurationError, match="2 numbers for 3 input channels"):
-        MaskConfig(scaling=[1.0, 2.0]).build(10, 3)
-    with pytest.raises(ConfigurationError, match="at least one node"):
-        MaskConfig().build(0, 1)
 
 
 def test_a_whole_period_of_a_maximum_length_sequence_has_the_ideal_autocorrelation() -> None:
@@ -249,8 +208,6 @@ def test_sample_and_hold_and_back() -> None:
     for position in (0.0, 0.5, 0.99):
         sampler = Sampler(theta_s=hold.theta_s, sample_rate_hz=1e6, position=position)
         np.testing.assert_array_equal(sampler.apply(samples, 6, 5), values)
-    with pytest.raises(ShapeError, match=r"\(\.\.\., steps, nodes\)"):
-        hold.apply(np.zeros(3))
 
 
 def test_sampler_with_another_rate_and_a_delay_over_a_long_record() -> None:
@@ -273,15 +230,6 @@ def test_sampler_averages_within_a_window() -> None:
     noisy = samples // 10 + np.random.default_rng(0).standard_normal((500, 40))
     single = Sampler(theta_s=10.0, sample_rate_hz=1.0)
     assert sampler.apply(noisy, 2, 2).std(axis=0).mean() < 0.6 * single.apply(noisy, 2, 2).std(axis=0).mean()
-
-
-def test_sampler_refuses_windows_that_hold_no_sample() -> None:
-    with pytest.raises(ValidationError, match="less than one sample at 1000 Hz"):
-        Sampler(theta_s=5e-4, sample_rate_hz=1e3)
-    with pytest.raises(ValidationError, match="reaches beyond the window"):
-        Sampler(theta_s=1, sample_rate_hz=100, position=0.9, average=0.5)
-    with pytest.raises(ShapeError, match="at least one step and node"):
-        Sampler(theta_s=1, sample_rate_hz=1).apply(np.zeros(3), 0, 1)
 
 
 # ---- low-pass ------------------------------------------------------------------------------------------------------
@@ -309,16 +257,6 @@ def test_low_pass_is_an_rc_element() -> None:
     np.testing.assert_allclose(low_pass.apply(np.full(5, 3.0), 3.0)[0], 3.0)
 
 
-def test_low_pass_refuses_what_it_cannot_filter() -> None:
-    low_pass = LowPass(bandwidth_hz=5, sample_rate_hz=1000)
-    with pytest.raises(InputRangeError, match="1 samples are not finite"):
-        low_pass.apply([0.0, np.nan])
-    with pytest.raises(ShapeError, match="`before` must be one number or"):
-        low_pass.apply(np.zeros((2, 5)), np.zeros(3))
-    with pytest.raises(ShapeError, match="not one number"):
-        low_pass.apply(1.0)
-
-
 # ---- averaging -----------------------------------------------------------------------------------------------------
 
 
@@ -334,33 +272,9 @@ def test_average_of_repetitions_that_come_one_by_one() -> None:
     assert alone.standard_deviation is None
 
 
-def test_average_refuses_what_does_not_belong_together() -> None:
-    with pytest.raises(ShapeError, match="nothing to average"):
-        average([])
-    with pytest.raises(ShapeError, match=r"repetition 2 has the shape \(3,\), those before it have \(2,\)"):
-        average([np.zeros(2), np.zeros(3)])
-    with pytest.raises(InputRangeError, match="repetition 1: 1 values are not finite"):
-        average([np.array([np.inf])])
-
-
 # ---- as a chain ----------------------------------------------------------------------------------------------------
-
-
-def test_what_a_generator_plays_comes_back_through_a_digitizer() -> None:
-    mask = MaskConfig(kind="binary", scaling=0.5).build(20, 1)
-    drive = mask.apply(random(30, 1))
-    volts = Scaling(gain=2.0)
-    hold = SampleAndHold(points_per_node=8, sample_rate_hz=8e6)
-    samples = volts.apply(hold.apply(drive))
-    filtered, _ = LowPass(bandwidth_hz=2e6, sample_rate_hz=8e6).apply(samples)
-    digitized, clipped = Quantiser(bits=12, range=(-2, 2)).apply(filtered)
-    read = Sampler(theta_s=hold.theta_s, sample_rate_hz=8e6, position=0.95).apply(digitized, 30, 20)
-    assert clipped == 0
-    assert np.abs(volts.invert(read) - drive).max() < 1e-3
 
 
 def test_a_mask_of_one_to_one_scales_and_shifts() -> None:
     mask = MaskConfig(kind="one_to_one", scaling=[0.5, 2.0], offset=0.25).build(2, 2)
     np.testing.assert_array_equal(mask.apply([[1.0, -1.0]]), [[0.75, -1.75]])
-    with pytest.raises(ConfigurationError, match="one_to_one has as many nodes as inputs: 3 for 2"):
-        MaskConfig(kind="one_to_one").build(3, 2)

@@ -5,9 +5,7 @@ from __future__ import annotations
 import itertools
 
 import numpy as np
-import pytest
 
-from reservoir_hw.core.errors import ConfigurationError
 from reservoir_hw.core.statistics import fit_log10
 
 LOSSES = {773_380: [5.31, 5.29, 5.33], 1_344_388: [5.12, 5.17], 2_038_276: [5.02, 4.99, 5.06]}
@@ -27,8 +25,3 @@ def test_the_intervals_are_those_of_all_draws() -> None:
     lines = np.polyfit(x, np.array([np.concatenate(draw) for draw in draws]).T, 1)
     found = fit.slope_interval, fit.intercept_interval
     np.testing.assert_allclose(found, np.quantile(lines, [0.025, 0.975], axis=1).T, rtol=2e-3)
-
-
-def test_one_size_has_no_line() -> None:
-    with pytest.raises(ConfigurationError, match="two sizes or more, and there are 1"):
-        fit_log10({100: [1.0, 2.0]})

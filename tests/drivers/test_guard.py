@@ -79,19 +79,6 @@ def test_outputs_are_off_before_the_lock_is_free(how: signal.Signals) -> None:
         locks.release()
 
 
-def test_an_owner_that_ends_well_needs_no_guard() -> None:
-    generator = Generator()
-    with instrument(generator) as address:
-        guard = Guard([SafeState(address, ("OUTP OFF",))], ["bench"])
-        guard.start()
-        guard.expect_alive()
-        guard.stop()
-        guard.stop()
-        assert generator.log == []
-        with pytest.raises(DeviceFault, match="has ended; nothing is driven"):
-            guard.expect_alive()
-
-
 def test_an_owner_stops_when_its_guard_is_killed() -> None:
     generator = Generator()
     with instrument(generator) as address:

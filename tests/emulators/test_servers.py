@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 import pyvisa
 from emulators.toy_generator import TRACE, ToyGenerator
-from pyvisa import constants
 from pyvisa.errors import VisaIOError
 
 from reservoir_hw.core.errors import ConfigurationError
@@ -55,39 +54,6 @@ def test_queries_blocks_and_two_connections(manager, device, serving):
         np.testing.assert_array_equal(trace, TRACE)
         assert other.query("*IDN?;*TRG;:FOO") == "Toys,G1,42,1.0"
         assert one.query("SYST:ERR?") == '-113,"Undefined header"', "the queue belongs to the instrument"
-
-
-@pytest.mark.parametrize("serving", [serving_socket, serving_hislip])
-def test_two_connections_at_once(manager, device, serving):
-    def ask(address, channel, wrong):
-        with opened(manager, address) as client:
-            for value in range(1, 200):
-                if float(client.query(f"SOUR{channel}:FREQ {value};FREQ?")) != value:
-                    wrong.append(value)
-
-    wrong: list[int] = []
-    with serving(device) as address:
-        clients = [threading.Thread(target=ask, args=(address, channel, wrong)) for channel in (1, 2)]
-        for client in clients:
-            client.start()
-        for client in clients:
-            client.join()
-    assert wrong == []
-    assert device.frequencies == {1: 199, 2: 199}
-
-
-def test_a_late_answer_on_a_socket(manager, device):
-    """A raw socket cannot know what was read: the second query gets the first answer, as from an instrument."""
-    with serving_socket(device) as address, opened(manager, address) as client:
-        client.write("*IDN?")
-        assert client.query("OUTP?") == "Toys,G1,42,1.0"
-        assert client.read() == "0"
-        assert client.query("SYST:ERR?") == NO_ERROR
-        client.timeout = 50
-        with pytest.raises(VisaIOError, match="Timeout"):
-            client.read()
-        client.timeout = 5000
-        assert client.query("SYST:ERR?") == NO_ERROR, "nobody tells the instrument that somebody reads"
 
 
 def test_an_interrupted_query_on_hislip(manager, device):
@@ -215,11 +181,3 @@ def test_hislip_refuses_other_protocols(device, first, kind, text):
         answer = client.makefile("rb").read()
     assert answer[:3] == b"HS" + bytes([kind])
     assert answer[16:].startswith(text)
-
-
-def test_answers_end_as_the_instrument_wants(manager, device):
-    with serving_socket(device, terminator=b"\r\n") as address, opened(manager, address) as client:
-        client.set_visa_attribute(constants.ResourceAttribute.tcpip_keepalive, True)
-        client.read_termination = client.write_termination = "\r\n"
-        assert client.query("*IDN?") == "Toys,G1,42,1.0"
-        assert client.query("SYST:ERR?") == NO_ERROR

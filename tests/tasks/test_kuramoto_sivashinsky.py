@@ -4,13 +4,10 @@ import numpy as np
 import pytest
 from scipy.integrate import solve_ivp
 
-from reservoir_hw.core.errors import ConfigurationError
 from reservoir_hw.tasks.kuramoto_sivashinsky import (
     LYAPUNOV_EXPONENT,
-    KuramotoSivashinsky,
     kuramoto_sivashinsky_series,
 )
-from reservoir_hw.tasks.prediction.task import ClosedLoop
 
 LENGTH, POINTS = 22.0, 64
 
@@ -54,6 +51,7 @@ def test_order_of_the_integration() -> None:
     assert np.linalg.norm(coarse - exact) / np.linalg.norm(fine - exact) == pytest.approx(2**4, rel=0.3)
 
 
+@pytest.mark.slow
 def test_lyapunov_exponent() -> None:
     """The growth of small differences between pairs of fields, which are brought together again every 5 units."""
     random, small = np.random.default_rng(0), 1e-7
@@ -71,28 +69,3 @@ def test_lyapunov_exponent() -> None:
         differences = beside - fields
     # 32,000 units of time: the standard error is 0.001.
     assert np.mean(rates) == pytest.approx(LYAPUNOV_EXPONENT, abs=0.003)
-
-
-def test_the_task() -> None:
-    loop = ClosedLoop(starts=3, warmup_steps=20, forecast_steps=30)
-    one = KuramotoSivashinsky(train_steps=2000, closed_loop=loop)
-    assert (one.inputs, one.outputs, one.closed_loop) == (64, 64, True)
-    np.testing.assert_allclose(one.train.inputs.std(axis=1), 1, atol=1e-4)
-    np.testing.assert_array_equal(one.train.inputs[:, 1:], one.train.targets[:, :-1])
-    assert one.test.targets.shape == (3, 30, 64)
-    outputs = one.test.targets.astype(float)
-    outputs[:, 12:] += 1
-    judged = one.evaluate(outputs)
-    assert judged.metrics["valid_lyapunov_times"] == pytest.approx(12 * 0.25 * LYAPUNOV_EXPONENT)
-    other = KuramotoSivashinsky(train_steps=300, test_steps=50, length=60.0, points=128, dataset=1)
-    assert other.inputs == 128
-    assert other.lyapunov_per_step is None
-
-
-@pytest.mark.parametrize(
-    ("settings", "problem"),
-    [({"length": 6.0}, "length 6 the field comes to rest"), ({"length": 200.0, "points": 16}, "16 points are too few")],
-)
-def test_what_cannot_be_forecast(settings: dict, problem: str) -> None:
-    with pytest.raises(ConfigurationError, match=problem):
-        KuramotoSivashinsky(train_steps=500, **settings)

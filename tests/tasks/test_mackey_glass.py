@@ -10,8 +10,6 @@ import pytest
 from scipy.integrate import solve_ivp
 from scipy.interpolate import CubicSpline
 
-from reservoir_hw import Experiment
-from reservoir_hw.core.errors import ConfigurationError
 from reservoir_hw.tasks import datasets
 from reservoir_hw.tasks.mackey_glass import MackeyGlass, mackey_glass_series
 from reservoir_hw.tasks.prediction.task import ClosedLoop
@@ -72,11 +70,6 @@ def test_known_answers() -> None:
     np.testing.assert_allclose(slow, mackey_glass_series(200, 1.0), rtol=1e-6)
 
 
-def test_sampling_does_not_change_the_series() -> None:
-    np.testing.assert_allclose(mackey_glass_series(100, 3.0), mackey_glass_series(300, 1.0)[::3], atol=1e-9)
-    np.testing.assert_allclose(mackey_glass_series(100, 0.25)[::4], mackey_glass_series(25, 1.0), atol=1e-7)
-
-
 def published() -> np.ndarray:
     return np.loadtxt(io.BytesIO(datasets.contents("mackey_glass_t17")))
 
@@ -113,22 +106,6 @@ def test_scalings() -> None:
     np.testing.assert_allclose(standard, (raw - raw.mean()) / raw.std(), atol=1e-4)
 
 
-def test_splits_and_repetitions() -> None:
-    one = MackeyGlass(ahead_steps=5, train_steps=300, test_steps=200)
-    assert one.train.inputs.shape == (1, 300, 1)
-    np.testing.assert_array_equal(one.train.inputs[:, 5:], one.train.targets[:, :-5])
-    others = [MackeyGlass(seed=1), MackeyGlass(dataset=1), MackeyGlass(tau=18.0)]
-    assert not any(np.array_equal(one.train.inputs, other.train.inputs[:, :300]) for other in others)
-    closed = MackeyGlass(train_steps=300, closed_loop=LOOP)
-    assert closed.test.inputs.shape == (3, 20, 1)
-    assert closed.test.targets.shape == (3, 90, 1)
-
-
-def test_the_data_are_the_same_on_every_machine() -> None:
-    x = MackeyGlass(scaling="none").train.inputs[0, :3, 0]
-    np.testing.assert_allclose(x, [1.12588954, 1.11787152, 1.11273289], rtol=1e-6)
-
-
 def test_the_error_after_84_steps() -> None:
     one = MackeyGlass(train_steps=300, closed_loop=LOOP)
     outputs = one.test.targets.astype(float)
@@ -144,21 +121,3 @@ def test_the_error_after_84_steps() -> None:
     assert "nrmse/84" in coarse.evaluate(coarse.test.targets).metrics
     fine = MackeyGlass(time_step=0.5, train_steps=300, closed_loop=LOOP)
     assert "nrmse/84" not in fine.evaluate(fine.test.targets).metrics
-
-
-def test_parameters_without_a_series() -> None:
-    with pytest.raises(ConfigurationError, match=r"tau 2, .* comes to rest"):
-        MackeyGlass(tau=2.0)
-    with pytest.raises(ConfigurationError, match=r"power 1e\+06 is too large"):
-        MackeyGlass(power=1e6)
-
-
-def test_in_an_experiment(tmp_path: Any) -> None:
-    document = {
-        "task": {"kind": "mackey_glass", "ahead_steps": 10},
-        "reservoir": {"kind": "esn", "nodes": 100, "spectral_radius": 0.9},
-        "readout": {"kind": "ridge", "washout": 100},
-        "run": {"folder": str(tmp_path)},
-    }
-    result = Experiment(document).run()
-    assert result.rows[0].evaluation.metrics["nrmse"] < 0.2

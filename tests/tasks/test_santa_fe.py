@@ -1,10 +1,7 @@
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
-from reservoir_hw import Experiment
 from reservoir_hw.tasks.santa_fe import STEPS, SantaFe, laser_series
 
 
@@ -24,21 +21,3 @@ def test_splits(shared_data: None) -> None:
     np.testing.assert_allclose(inputs, (series[:800] - mean) / spread, rtol=1e-5, atol=1e-6)
     np.testing.assert_allclose(targets, (series[2:] - mean) / spread, rtol=1e-5, atol=1e-6)
     assert SantaFe(first_step=STEPS - 4001).test.inputs.shape == (1, 1000, 1)
-
-
-def test_in_an_experiment(shared_data: None, tmp_path: Any) -> None:
-    document = {
-        "task": {"kind": "santa_fe"},
-        "reservoir": {"kind": "esn", "nodes": 100, "spectral_radius": 0.9, "input_scaling": 0.3, "bias_scaling": 0.3},
-        "readout": {"kind": "ridge", "alpha": 1e-3, "washout": 100},
-        "baselines": [{"kind": "fir", "taps": 40}],
-        "vary": {"task.first_step": [0, 3000]},
-        "run": {"folder": str(tmp_path)},
-    }
-    result = Experiment(document).run()
-    assert {row.label: 0 for row in result.rows}.keys() == {"fir(40)", "ESN(100)"}
-    for row in result.rows:
-        low, high = (0.1, 0.2) if row.label == "fir(40)" else (0.001, 0.03)
-        assert low < row.evaluation.metrics["nmse"] < high
-    # Pieces of the series are repetitions.
-    assert [cells[:2] for cells in result.tables()[0].rows] == [["fir(40)", "2"], ["ESN(100)", "2"]]

@@ -3,28 +3,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from reservoir_hw import Experiment
 from reservoir_hw.core.errors import ConfigurationError
-from reservoir_hw.tasks import ClosedLoop, Henon, Narma, SineSquare
-from reservoir_hw.tasks.channel_equalisation.task import ChannelEqualisation
+from reservoir_hw.tasks import ClosedLoop, Henon
 from reservoir_hw.tasks.task import Evaluation, OutputScale, Split, Task
-
-
-def test_the_last_part_of_the_training_is_judged() -> None:
-    whole = Narma(train_steps=400, test_steps=100)
-    part = whole.validation(0.25)
-    np.testing.assert_array_equal(part.train.inputs, whole.train.inputs[:, :300])
-    np.testing.assert_array_equal(part.test.inputs, whole.train.inputs[:, 300:])
-    np.testing.assert_array_equal(part.test.targets, whole.train.targets[:, 300:])
-    assert whole.train.inputs.shape[1] == 400
-    assert part.evaluate(part.test.targets).metrics["nmse"] == 0
-
-
-@pytest.mark.parametrize("whole", [SineSquare(train_periods=10), ChannelEqualisation(train_steps=100, test_steps=200)])
-def test_right_answers_are_right(whole: SineSquare | ChannelEqualisation) -> None:
-    part = whole.validation(0.25)
-    assert part.evaluate(part.test.targets).metrics[part.score] == 0
-    assert part.evaluate(-2 * part.test.targets).metrics[part.score] > 0.4
 
 
 def test_forecasts_begin_within_the_judged_part() -> None:
@@ -58,17 +39,6 @@ def test_a_share_of_the_sequences_is_held_back() -> None:
     assert not set(firsts) & set(part.train.inputs[:, 0, 0])
     assert len(part.train.inputs) == 8
     assert part.evaluate(part.test.targets).metrics["error"] == 0
-
-
-def test_in_an_experiment() -> None:
-    file = {
-        "task": {"kind": "validation", "task": {"kind": "narma", "train_steps": 600}},
-        "reservoir": {"kind": "esn", "nodes": 30},
-        "readout": {"kind": "ridge", "washout": 50},
-    }
-    assert Experiment(file).estimate().device_steps == 450 + 200 + 150
-    with pytest.raises(ConfigurationError, match="train_steps"):
-        Experiment({**file, "task": {"kind": "validation", "task": {"kind": "narma", "train_steps": 0}}})
 
 
 class Turns(Sequences):

@@ -39,12 +39,19 @@ Lie = Literal[
     "latency off by one",
     "unsafe after close",
     "memory longer than declared",
+    # Smaller ones, or such that only some inputs show; these films have three.
+    "clips at 0.95",
+    "clips one of three inputs",
+    "leaks into the middle row",
+    "keeps one node over a reset",
+    "detector, not reset",
+    "detector, remembers longer",
 ]
 
 _random = np.random.default_rng(0)
 _W = _random.standard_normal((NODES, NODES))
 _W *= 0.6 / np.abs(np.linalg.eigvals(_W)).max()
-_V = _random.uniform(-0.8, 0.8, NODES)
+_V = _random.uniform(-0.8, 0.8, (NODES, 3))
 
 
 _noise = np.random.SeedSequence(0)
@@ -67,21 +74,28 @@ class Film:
 
     lie: Lie = "none"
     noise: float = 0.0
+    wander: float = 0.0
+    """Standard deviation of the gain of the readout, which changes within some thousand steps."""
 
     def __post_init__(self) -> None:
-        self.scatter = new_noise()
+        self.scatter, self.gain = new_noise(), 0.0
         self.shown = np.zeros((1, NODES))
         self.x = np.zeros((1, NODES))
         self.to_rest(1)
 
     def to_rest(self, batch: int) -> None:
-        if self.lie != "state not reset" or len(self.x) != batch:
+        kept = self.x if len(self.x) == batch else np.zeros((batch, NODES))
+        if self.lie not in ("state not reset", "detector, not reset"):
             self.x = np.zeros((batch, NODES))
+            if self.lie == "keeps one node over a reset":
+                self.x[:, 3] = kept[:, 3]
+        else:
+            self.x = kept
         self.late = np.zeros((batch, NODES))
         self.before: np.ndarray | None = None
 
     def drive(self, u: np.ndarray) -> np.ndarray:
-        """(batch, time, 1) -> (batch, time, nodes)."""
+        """(batch, time, inputs) -> (batch, time, nodes)."""
         states = np.empty((*u.shape[:2], NODES))
         if self.before is not None:
             if self.lie == "false continuity":
@@ -92,7 +106,9 @@ class Film:
             if self.lie == "declared range too wide" and np.abs(u[:, t]).max() > 0.9:
                 raise DeviceFault("the amplifier has tripped", steps_done=t, states=states[:, :t])
             self._step(u[:, t])
-            states[:, t] = self.late if self.lie == "latency off by one" else self.x
+            if self.wander:
+                self.gain += -self.gain / 2000 + self.wander * (2 / 2000) ** 0.5 * self.scatter.standard_normal()
+            states[:, t] = (1 + self.gain) * (self.late if self.lie == "latency off by one" else self.x)
             self.late = self.x
         self.before = u[:, -1]
         scatter = max(self.noise, 0.003 if self.lie == "non-deterministic declared deterministic" else 0.0)
@@ -107,19 +123,27 @@ class Film:
     def _step(self, u: np.ndarray) -> None:
         if self.lie == "clip inside the declared range":
             u = np.clip(u, -0.7, 0.7)
-        x = np.tanh(self.x @ _W.T + u * _V)
+        if self.lie == "clips at 0.95":
+            u = np.clip(u, -0.95, 0.95)
+        if self.lie == "clips one of three inputs":
+            u = np.clip(u, [-1, -1, -0.3], [1, 1, 0.3])
+        if self.lie.startswith("detector"):
+            u = u**2
+        x = np.tanh(self.x @ _W.T + u @ _V[:, : u.shape[1]].T)
+        if self.lie == "leaks into the middle row" and len(x) > 2:
+            x[1] += 0.1 * x[0]
         if self.lie == "leak across the batch":
             x = x + 0.1 * np.roll(self.x, 1, axis=0) * (len(x) > 1)
         self.x = x
 
 
-def spec_of(lie: Lie, noise: float, *, simulated: bool) -> ReservoirSpec:
+def spec_of(lie: Lie, noise: float, *, simulated: bool, inputs: int = 1) -> ReservoirSpec:
     return ReservoirSpec(
-        inputs=1,
+        inputs=inputs,
         nodes=NODES,
         dtype="float64",
         input_range=LIMITS,
-        memory_steps=3 if lie == "memory longer than declared" else MEMORY,
+        memory_steps={"memory longer than declared": 3, "detector, remembers longer": 1}.get(lie, MEMORY),
         snapshot=True,
         deterministic=not noise or lie == "non-deterministic declared deterministic",
         # The lie is no part of it: a device whose nodes were swapped says it is the old one.
@@ -135,6 +159,7 @@ class FilmConfig(ReservoirConfig):
     noise: float = 0.0
     simulated: bool = False
     step_s: float = 0.0
+    wander: float = 0.0
 
     def build(self) -> FilmReservoir:
         return FilmReservoir(self)
@@ -149,11 +174,11 @@ class FilmReservoir(Reservoir):
         folder = config.hil.folder if config.hil else Path()
         locked = not config.simulated and config.lie != "lock ignored"
         super().__init__(
-            spec_of(config.lie, config.noise, simulated=config.simulated),
+            spec_of(config.lie, config.noise, simulated=config.simulated, inputs=config.inputs or 1),
             resource=f"film in {folder}" if locked else None,
         )
         self._lie, self._folder, self._step_s = config.lie, folder, config.step_s
-        self._film = Film(config.lie, config.noise)
+        self._film = Film(config.lie, config.noise, config.wander)
 
     def _open(self) -> None:
         (self._folder / "driven by").write_text(str(os.getpid()))

@@ -186,17 +186,6 @@ def test_time_stamps_are_of_one_kind(tmp_path: Path, second: str, message: str) 
         source.times("t", "time")
 
 
-def test_arrays_of_one_axis_are_texts_and_times_too(tmp_path: Path) -> None:
-    np.savez(tmp_path / "a.npz", x=X, label=np.array(LABELS), classes=np.arange(40) % 3, t=np.arange(40) / 8)
-    with opened(tmp_path / "a.npz", ReadConfig()) as source:
-        assert source.texts("label", "labels") == LABELS
-        assert source.texts("classes", "labels")[:4] == ["0", "1", "2", "0"]
-        np.testing.assert_array_equal(source.times("t", "time"), np.arange(40) / 8)
-        np.testing.assert_array_equal(source.times(1, "time", "x"), X[:, 1])
-        with pytest.raises(ConfigurationError, match="holds several arrays"):
-            source.times(0, "time")
-
-
 def test_the_axes_of_matlab_7_3_are_said(tmp_path: Path) -> None:
     h5py = pytest.importorskip("h5py")
     path = tmp_path / "a.mat"
@@ -239,27 +228,6 @@ def test_a_damaged_file_is_refused_in_a_sentence_or_read(tmp_path: Path, write: 
     assert refused >= 10
 
 
-def test_names_that_two_columns_have_are_taken_by_number(tmp_path: Path) -> None:
-    pa = pytest.importorskip("pyarrow")
-    table = pa.Table.from_arrays([pa.array(X[:, i]) for i in range(3)], ["u", "u.v", "u"])
-    pytest.importorskip("pyarrow.parquet").write_table(table, tmp_path / "a")
-    with opened(tmp_path / "a", ReadConfig()) as source:
-        np.testing.assert_array_equal(numbers(source), X)
-        np.testing.assert_array_equal(numbers(source, columns=[2]), X[:, 2:])
-        with pytest.raises(ConfigurationError, match=r"several columns 'u': take them by number \(0, 2\)"):
-            numbers(source, columns=["u"])
-
-
-@pytest.mark.parametrize("rows", [0, 1])
-@pytest.mark.parametrize("write", [csv, npy, parquet])
-def test_short_tables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, write: Callable[[Path], Any], rows: int) -> None:
-    monkeypatch.setattr(sys.modules[__name__], "X", X[:rows])
-    config = write(tmp_path / "a")
-    with opened(tmp_path / "a", ReadConfig()) as source:
-        assert choose(source, ColumnsConfig(**config), "inputs").steps == rows
-        np.testing.assert_array_equal(numbers(source, **config), X)
-
-
 PEAK = """
 import resource, sys
 from pathlib import Path
@@ -286,11 +254,6 @@ def test_a_million_rows_of_parquet_take_twice_their_numbers_at_most(tmp_path: Pa
     total, mebibytes = found.split()
     assert float(total) == pytest.approx(values.sum())
     assert int(mebibytes) < 2 * values.nbytes / 2**20
-
-
-def test_the_configuration_loads_no_arrays() -> None:
-    code = "import sys, reservoir_hw.core.tables.configuration; sys.exit('numpy' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
 def test_arrays_of_one_length_are_a_table(tmp_path: Path) -> None:

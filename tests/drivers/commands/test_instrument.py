@@ -153,14 +153,6 @@ def test_an_error_queue_says_why_nothing_came(speaker: Speaker) -> None:
             one.check_errors()
 
 
-def test_another_instrument_is_refused(speaker: Speaker) -> None:
-    with (
-        asked(speaker, identify="*IDN?", identity="2400") as one,
-        pytest.raises(ConfigurationError, match=r"is 'maker,model,serial,1.0', and not '2400' \(identity\)"),
-    ):
-        one.open()
-
-
 def test_another_instrument_after_a_fault_is_refused(speaker: Speaker) -> None:
     speaker.table["WHO"] = b"first\n"
     with asked(speaker, identify="WHO") as one:

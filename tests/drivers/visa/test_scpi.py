@@ -144,14 +144,6 @@ def test_a_late_answer_is_not_taken_for_the_next_one() -> None:
         assert ours.query("OTHER?") == "right"
 
 
-def test_another_instrument_at_the_same_address_is_refused() -> None:
-    class Keysight(ScpiInstrument):
-        identity = "^Keysight"
-
-    with instrument(digitizer) as address, pytest.raises(ConfigurationError, match="which is no Keysight"):
-        Keysight(address).open()
-
-
 def test_errors_of_the_instrument_come_before_data() -> None:
     queue = [b'-222,"Data out of range"', b'-113,"Undefined header"']
 

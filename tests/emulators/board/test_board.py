@@ -5,14 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import pytest
 from numpy.typing import NDArray
 from serial_host import on_line
 from serial_page import examples
 
-from reservoir_hw.core.errors import ConfigurationError
 from reservoir_hw.emulators.board.board import Board, Code, DeviceProblem
-from reservoir_hw.emulators.virtual_nodes import VirtualNodes
 
 
 class Scripted:
@@ -48,8 +45,3 @@ def test_the_conversation_of_the_page() -> None:
     assert board.take(failing) == line[0xFF, 4]
     assert board.take(line[8, 5]) == line[0x88, 5]
     assert board.take(b"damaged\0") == line[0xFF, 0]
-
-
-def test_a_step_that_fits_into_no_frame() -> None:
-    with pytest.raises(ConfigurationError, match="3 inputs and 200 nodes does not fit into a frame of 256 bytes"):
-        Board(VirtualNodes(200, 3), frame_bytes=256)

@@ -80,16 +80,6 @@ def test_what_arrives_twice_and_what_is_late() -> None:
         assert line.faults.struck == {"repeat": 1, "stall": 1}
 
 
-def test_faults_with_a_rate_strike_the_same_frames_again() -> None:
-    found = []
-    for _ in range(2):
-        with faulty({"kind": "drop", "direction": "to_board", "rate": 0.3}) as (line, host):
-            found.append(pinged(host, 20))
-            assert line.faults.struck["drop"] == found[-1].count(None)
-    assert found[0] == found[1]
-    assert 2 <= found[0].count(None) <= 12
-
-
 def test_a_board_that_begins_anew_and_one_whose_cable_falls_out(tmp_path: Path) -> None:
     log, link = tmp_path / "log", tmp_path / "board"
     reboot = {"kind": "reboot", "operation": "ping"}
@@ -109,22 +99,6 @@ def test_a_board_that_begins_anew_and_one_whose_cable_falls_out(tmp_path: Path) 
         time.sleep(0.4)
     why = [event.get("why", "attached") for event in map(json.loads, log.read_text().splitlines())]
     assert why == ["power on", "attached", "power on", "attached", "lease", "the board has ended"]
-
-
-def test_a_device_that_fails_at_a_step_of_the_plan() -> None:
-    with faulty({"kind": "device", "occurrence": 3, "code": 12, "text": "blinded"}) as (_, host):
-        host.attach()
-        found = host.refused(RUN, b"\0\0\0\0\4\0" + bytes(8))
-        assert found[:5] == (12, 1, 2, 2, "blinded")
-        # A discontinuity is no fault that somebody must look after.
-        assert host.status()[0] == 3
-
-
-def test_a_long_text_is_cut() -> None:
-    with faulty({"kind": "device", "occurrence": 3, "code": 13, "text": "n" * 5000}) as (_, host):
-        host.attach()
-        assert host.refused(RUN, b"\0\0\0\0\4\0" + bytes(8)).text in ("n" * length for length in range(20, 256))
-        assert host.status().problem == "n" * len(host.status().problem) != ""
 
 
 def test_another_rate_is_garbage() -> None:
@@ -196,7 +170,7 @@ def test_all_faults_at_once_give_right_answers_or_none() -> None:
     u = np.random.default_rng(0).integers(-16384, 16384, (60, 1)).astype(np.int16)
     states = VirtualNodes().run(u)
     with faulty(*ways) as (line, host):
-        for host.session in range(1, 61):
+        for host.session in range(1, 31):
             exchange(host, ATTACH, b"", 0)
             for number, first in enumerate(range(0, 60, 20), 1):
                 part = slice(first, first + 20)
@@ -207,8 +181,8 @@ def test_all_faults_at_once_give_right_answers_or_none() -> None:
                 assert given in ([], [right], [right, right])
                 done["right" if given else "none"] += 1
         assert set(line.faults.struck) == set(KINDS)
-    assert done["right"] > 60
-    assert done["none"] > 20
+    assert done["right"] > 30
+    assert done["none"] > 10
 
 
 KINDS = ("drop", "repeat", "flip", "cut", "noise")

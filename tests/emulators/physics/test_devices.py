@@ -67,20 +67,6 @@ def test_a_device_follows_its_equation_to_second_order(device, f, fed_back):
     assert np.abs(respond(other, u, 8) - reference).max() / scale > 1e-2
 
 
-def test_a_device_goes_on_where_it_was_also_with_other_steps():
-    u = np.repeat(np.random.default_rng(2).uniform(-1, 1, 400), 8)
-    device = Ikeda(delay_s=DELAY_S)
-    dt_s = SAMPLE_S / 8
-    whole, _ = device.respond(u, dt_s, device.start(dt_s))
-    first, state = device.respond(u[:1003], dt_s, device.start(dt_s))
-    second, _ = device.respond(u[1003:], dt_s, state)
-    np.testing.assert_array_equal(np.concatenate([first, second]), whole)
-
-    _, state = device.respond(u[:1600], dt_s, device.start(dt_s))
-    finer, _ = device.respond(np.repeat(u[1600:], 3), dt_s / 3, state)
-    np.testing.assert_allclose(finer[2::3], whole[1600:], atol=1e-5)
-
-
 def test_noise_has_its_size_and_bandwidth_at_any_sample_rate_and_saturation_holds():
     device = Linear(noise_v=1e-3, bandwidth_hz=1e5, saturation_v=0.5, output_v=2.0, offset_v=0.1)
     for dt_s in (1e-7, 4e-7):

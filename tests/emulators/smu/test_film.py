@@ -65,27 +65,6 @@ def test_what_the_source_refuses(bench: FilmBench, messages: list[str], error: s
     assert errors_of(smu) == [error]
 
 
-@pytest.mark.parametrize(
-    "message", ["ROUT:CLOS (@109)", "ROUT:CLOS 101", "ROUT:CLOS (@101,102)", "ROUT:CLOS (@101);READ?"]
-)
-def test_what_the_switch_refuses(bench: FilmBench, message: str) -> None:
-    switch = SwitchMatrix(bench)
-    said(switch, message)
-    assert len(errors_of(switch)) == 1
-    assert bench.closed == ([0] if "READ" in message else [])
-
-
-def test_compliance(bench: FilmBench) -> None:
-    smu, switch = SourceMeter(bench), SwitchMatrix(bench)
-    said(switch, "ROUT:CLOS (@101)")
-    said(smu, "OUTP ON", "FORM:ELEM VOLT,CURR,STAT", "SENS:CURR:PROT 2e-6", "SOUR:VOLT 0.5")
-    volts, amperes, status = map(float, said(smu, "READ?")[0].split(","))
-    assert amperes == 2e-6
-    assert volts < 0.5
-    assert int(status) & 8
-    assert said(smu, "SENS:CURR:PROT:TRIP?") == ["1"]
-
-
 def test_a_list_is_as_single_levels() -> None:
     answers = []
     for is_list in (True, False):
@@ -124,18 +103,6 @@ def test_the_film_on_the_wall_is_that_of_the_equation() -> None:
     driven = (0.4 / config.volts) ** 2
     w = driven / (1 + driven) * (1 - np.exp(-(1 + driven) / 0.2 * 0.21))
     assert film.conductance_s(0) == pytest.approx(config.off_s + (config.on_s - config.off_s) * w, rel=1e-12)
-
-
-def test_what_can_be_planted() -> None:
-    film = Film(FilmConfig(hysteresis_v=0.1, noise_a=1e-6, drift=0.01))
-    up = [film.conductance_s(0) for volts in (0.0, 0.5, 1.0) if film.set_gate(volts) is None]
-    down = [film.conductance_s(0) for volts in (0.5, 0.0) if film.set_gate(volts) is None]
-    assert up[1] < down[0]
-    assert up[0] < down[1]
-    assert np.std([film.noise_a() for _ in range(1000)]) == pytest.approx(1e-6, rel=0.1)
-    before = film.conductance_s(0)
-    film.advance(0.0, 10.0)
-    assert film.conductance_s(0) == pytest.approx(before * 1.1)
 
 
 @pytest.mark.slow

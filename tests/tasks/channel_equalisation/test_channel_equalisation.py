@@ -5,12 +5,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from scipy.stats import binomtest
 
-from reservoir_hw import Experiment
-from reservoir_hw.core.errors import InputRangeError, ShapeError
 from reservoir_hw.readout.baselines import FirBaseline
 from reservoir_hw.tasks.channel_equalisation.task import LEVELS, ChannelEqualisation, channel, signal_variance
 from reservoir_hw.tasks.classification import wilson_interval
@@ -53,44 +49,6 @@ def test_alignment_of_inputs_and_targets(delay: int) -> None:
         assert u[n] == pytest.approx(equation(d, n), rel=1e-6)
 
 
-@settings(max_examples=20, deadline=None)
-@given(step=st.integers(0, 90))
-def test_nothing_depends_on_symbols_not_yet_sent(step: int) -> None:
-    symbols = np.random.default_rng(1).choice(LEVELS, 109)
-    later = symbols.copy()
-    # d(step + 2), which the channel's equation calls two steps ahead, is element step + 9.
-    later[step + 10 :] = -later[step + 10 :]
-    np.testing.assert_array_equal(channel(symbols)[: step + 1], channel(later)[: step + 1])
-    assert channel(symbols)[step + 1] != channel(later)[step + 1]
-
-
-def test_shapes_symbols_and_seeds() -> None:
-    one = ChannelEqualisation(train_steps=4000, test_steps=1000)
-    assert one.train.inputs.shape == one.train.targets.shape == (1, 4000, 1)
-    assert one.test.inputs.shape == one.test.targets.shape == (1, 1000, 1)
-    assert one.train.inputs.dtype == one.train.targets.dtype == np.float32
-    values, counts = np.unique(one.train.targets, return_counts=True)
-    np.testing.assert_array_equal(values, LEVELS)
-    assert (abs(counts - 1000) < 150).all()
-    assert (one.inputs, one.outputs) == (1, 1)
-    same = ChannelEqualisation(train_steps=4000, test_steps=1000)
-    np.testing.assert_array_equal(one.test.inputs, same.test.inputs)
-    for other in ({"seed": 1}, {"dataset": 1}):
-        assert not np.array_equal(one.train.targets, ChannelEqualisation(train_steps=4000, **other).train.targets)
-
-
-def test_the_data_are_the_same_on_every_machine() -> None:
-    one = ChannelEqualisation(snr_db=24.0)
-    np.testing.assert_allclose(one.train.inputs[0, :3, 0], [2.45401883, -1.71722531, -1.63930655], rtol=1e-5)
-    assert one.train.targets[0, :8, 0].tolist() == [3, -3, 3, -3, -1, -1, 3, 3]
-
-
-def test_noise_levels_share_the_symbols() -> None:
-    quiet, loud = (ChannelEqualisation(snr_db=snr, test_steps=1000) for snr in (QUIET, 12.0))
-    np.testing.assert_array_equal(quiet.test.targets, loud.test.targets)
-    assert not np.array_equal(quiet.test.inputs, loud.test.inputs)
-
-
 @pytest.mark.parametrize("snr_db", [12.0, 32.0])
 def test_signal_to_noise_ratio(snr_db: float) -> None:
     quiet, noisy = (ChannelEqualisation(snr_db=snr, test_steps=200_000).test.inputs for snr in (QUIET, snr_db))
@@ -124,16 +82,6 @@ def test_interval(errors: int, trials: int) -> None:
     np.testing.assert_allclose(wilson_interval(errors, trials), (expected.low, expected.high), rtol=1e-6, atol=1e-15)
 
 
-def test_bad_outputs() -> None:
-    one = ChannelEqualisation(test_steps=1000)
-    with pytest.raises(ShapeError, match=r"outputs have shape \(1000, 1\)"):
-        one.evaluate(one.test.targets[0])
-    broken = one.test.targets.copy()
-    broken[0, 3] = np.inf
-    with pytest.raises(InputRangeError, match="1 of 1000 outputs are not finite"):
-        one.evaluate(broken)
-
-
 def test_a_filter_cannot_undo_the_nonlinearity() -> None:
     """A filter loses to noise at 16 dB; at 32 dB what is left is the channel's own distortion."""
     rates = []
@@ -144,50 +92,6 @@ def test_a_filter_cannot_undo_the_nonlinearity() -> None:
     assert rates[0] > 2 * rates[1] > 2 * rates[2] > 2e-3
     longer = FirBaseline(40).fit(one.train.inputs, one.train.targets)
     assert one.evaluate(longer.predict(one.test.inputs)).metrics["symbol_error_rate"] > 1e-3
-
-
-def test_a_million_symbols() -> None:
-    one = ChannelEqualisation(snr_db=24.0, test_steps=1_000_000)
-    held = sum(a.nbytes for split in (one.train, one.test) for a in (split.inputs, split.targets))
-    assert held < 10e6
-    filtered = FirBaseline(13).fit(one.train.inputs, one.train.targets)
-    metrics = one.evaluate(filtered.predict(one.test.inputs)).metrics
-    assert metrics["symbol_error_rate/high"] - metrics["symbol_error_rate/low"] < 3e-4
-
-
-def experiment(changes: dict[str, Any]) -> Experiment:
-    return Experiment(
-        {
-            "task": {"kind": "channel_equalisation", "test_steps": 5000},
-            "reservoir": {"kind": "esn", "nodes": 30, "input_scaling": 0.2},
-            "readout": {"kind": "ridge", "washout": 50},
-            "baselines": ["fir"],
-            **changes,
-        }
-    )
-
-
-def test_in_an_experiment(tmp_path: Any) -> None:
-    changes = {"run": {"folder": str(tmp_path)}, "vary": {"task.snr_db": [12, 40], "task.dataset": [0, 1]}}
-    result = experiment(changes).run()
-    (table,) = result.tables()
-    assert [cells[:4] for cells in table.rows] == [
-        [label, snr, "2", "10,000"] for label in ("fir(13)", "ESN(30)") for snr in ("12", "40")
-    ]
-    assert set(result.figures()) == {"symbol_error_rate", "vary"}
-    assert (result.folder / "figures" / "symbol_error_rate.png").stat().st_size > 10_000
-
-
-def test_one_noise_level_needs_no_vary() -> None:
-    one = ChannelEqualisation(snr_db=28.0, test_steps=1000)
-    rows = [Row("none wrong", {}, one.evaluate(one.test.targets)), Row("x", {}, one.evaluate(-one.test.targets))]
-    (table,) = one.tables(rows)
-    assert [cells[1] for cells in table.rows] == ["28", "28"]
-    (axes,) = one.figures(rows)["symbol_error_rate"].axes
-    assert axes.get_yscale() == "log"
-
-
-BITS = "reservoir.nonidealities.readout.bits"
 
 
 def drawn(points: list[tuple[str, dict[str, Any], float]]) -> Any:
@@ -214,33 +118,3 @@ def test_over_the_noise_the_legend_has_the_order_of_the_curves() -> None:
     assert legend == ["worst", "baseline fir(13)", "best", "no error seen:\nupper end of the interval"]
     styles = [container.lines[0].get_linestyle() for container in axes.containers]
     assert styles == ["-", "--", "-"]
-
-
-@pytest.mark.parametrize("noises", [[28], [12, 24]])
-def test_what_varies_most_is_on_the_axis_and_in_the_title(noises: list[int]) -> None:
-    points: list[Any] = [("fir(13)", {"task.snr_db": snr}, 0.2) for snr in noises]
-    points += [
-        (f"loop bits={bits}", {BITS: bits, "reservoir.seed": seed, "task.snr_db": snr}, share)
-        for bits, share in ((None, 0.01), (12, 0.1), (8, 0.3))
-        for seed in (0, 1)
-        for snr in noises
-    ]
-    axes, legend = drawn(points)
-    assert axes.get_xlabel() == "readout.bits"
-    assert [text.get_text() for text in axes.get_xticklabels()] == ["none", "12", "8"]
-    assert "by readout.bits" in axes.get_title()
-    if len(noises) == 1:
-        assert "at 28 dB" in axes.get_title()
-        assert legend == ["reservoir", "baseline fir(13)"]
-    else:
-        assert legend == ["reservoir, 12 dB", "baseline fir(13), 12 dB", "reservoir, 24 dB", "baseline fir(13), 24 dB"]
-
-
-def test_models_at_one_noise_stand_side_by_side() -> None:
-    axes, legend = drawn([("fir(13)", {}, 0.2), ("ESN(30)", {"reservoir.leak_rate": 1, BITS: 8}, 0.1),
-                          ("ESN(40)", {"reservoir.leak_rate": 0.5, BITS: 9}, 0.3)])  # fmt: skip
-    assert [text.get_text() for text in axes.get_xticklabels()] == ["ESN(30)", "ESN(40)"]
-    assert axes.get_xlabel() == "model"
-    assert legend == ["reservoir", "baseline fir(13)"]
-    alone, _ = drawn([("fir(13)", {}, 0.2)])
-    assert alone.get_xlabel() == "signal-to-noise ratio (dB)"

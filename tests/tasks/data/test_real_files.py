@@ -42,7 +42,7 @@ def ahead(values: Any) -> Pair:
     return values[:-1], values[1:]
 
 
-def nanowires(name: str, *, even: bool = True) -> Real:
+def nanowires(name: str) -> Real:
     def read(folder: Path) -> Pair:
         with lzma.open(folder / "nwn_rcbench" / f"{name}.txt.xz", "rt") as file:
             table = np.genfromtxt(file, skip_header=1)
@@ -52,7 +52,7 @@ def nanowires(name: str, *, even: bool = True) -> Real:
         "files": f"nwn_rcbench/{name}.txt.xz",
         "inputs": {"columns": ["8_V[V]"]},
         "targets": {"columns": ["9_V[V]", "10_V[V]", "11_V[V]"]},
-        **({"time": {"column": "Time[s]"}} if even else {}),
+        "time": {"column": "Time[s]"},
     }
     return Real(task, read)
 
@@ -84,10 +84,6 @@ def diabetes(folder: Path) -> Pair:
     return np.loadtxt(folder / "diabetes_data_raw.csv.gz"), np.loadtxt(folder / "diabetes_target.csv.gz")
 
 
-def linnerud(folder: Path) -> Pair:
-    return tuple(np.loadtxt(folder / f"linnerud_{name}.csv", skiprows=1) for name in ("exercise", "physiological"))  # type: ignore[return-value]
-
-
 def stocks(folder: Path) -> Pair:
     frame = pd.read_csv(folder / "msft.csv")
     return frame[["Open", "Volume"]].to_numpy(float), frame["Close"].to_numpy(float)
@@ -107,10 +103,7 @@ FILES = {
         {"files": "benchmarks/sunspot.txt.xz", "inputs": {"columns": [3]}, "targets": {"ahead_steps": 1}}, sunspots
     ),
     "nanowires of March, txt.xz": nanowires("011_INRiMARC_NWN_Pad131M_gridSE_MemoryCapacity_2024_03_29"),
-    "nanowires of April, txt.xz": nanowires("074_INRiMARC_NWN_Pad129M_gridSE_MemoryCapacity_2024_04_02"),
-    "nanowires, a slow wave": nanowires("837_INRiMJanis_NWN_Pad99C_grid_SE_CustomWave_2024_02_01", even=False),
     "a diode, npz": diodes("diode_mg_mapping"),
-    "a diode with a capacitor, npz": diodes("capacitor_diode_mg_mapping"),
     "a magnet, npz": Real(
         {
             "files": "prcpy_fmr/cu2oseo3_skyrmion_mg_mapping.npz",
@@ -119,11 +112,6 @@ FILES = {
         },
         magnet,
     ),
-    "laser of reservoirpy, npy": Real(
-        {"files": str(RESERVOIRPY / "santafe_laser.npy"), "targets": {"ahead_steps": 1}},
-        lambda folder: ahead(np.load(folder / "santafe_laser.npy").astype(float)),
-        folder=RESERVOIRPY,
-    ),
     "diabetes of sklearn, two csv.gz": Real(
         {
             "files": str(SKLEARN / "diabetes_data_raw.csv.gz"),
@@ -131,15 +119,6 @@ FILES = {
             "read": {"delimiter": " ", "header": False},
         },
         diabetes,
-        1,
-        SKLEARN,
-    ),
-    "linnerud of sklearn, two csv": Real(
-        {
-            "files": str(SKLEARN / "linnerud_exercise.csv"),
-            "targets": {"file": str(SKLEARN / "linnerud_physiological.csv")},
-        },
-        linnerud,
         1,
         SKLEARN,
     ),
@@ -204,7 +183,7 @@ def test_a_readout_of_states_is_that_of_reservoirpy(tmp_path: Path, monkeypatch:
     esn = {"kind": "esn", "nodes": 60, "spectral_radius": 0.8, "seed": 4}
     result = Experiment(
         {
-            "task": {"kind": "data", **FILES["laser of reservoirpy, npy"].task},
+            "task": {"kind": "data", "files": str(RESERVOIRPY / "santafe_laser.npy"), "targets": {"ahead_steps": 1}},
             "reservoir": esn,
             "readout": {"kind": "ridge", "washout": 50, "alpha": 1.0, "standardise": False},
         }

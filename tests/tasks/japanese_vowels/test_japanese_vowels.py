@@ -1,11 +1,8 @@
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import pytest
 
-from reservoir_hw import Experiment
 from reservoir_hw.core.errors import ConfigurationError, InputRangeError, ShapeError
 from reservoir_hw.readout.linear.ridge import RidgeReadout
 from reservoir_hw.tasks.japanese_vowels.task import UTTERANCES, JapaneseVowels, utterances
@@ -74,14 +71,3 @@ def test_a_linear_readout_of_the_coefficients(shared_data: None) -> None:
     assert len(table.rows) == 2
     assert {len(cells) for cells in table.rows} == {len(table.header)}
     assert set(one.figures([Row("linear", {}, judged)])) == {"error_rate", "confusion"}
-
-
-def test_in_an_experiment(shared_data: None, tmp_path: Any) -> None:
-    document = {
-        "task": {"kind": "japanese_vowels"},
-        "reservoir": {"kind": "esn", "nodes": 100, "spectral_radius": 0.5, "bias_scaling": 0.3},
-        "readout": {"kind": "ridge", "alpha": 1.0},
-        "run": {"folder": str(tmp_path)},
-    }
-    (row,) = Experiment(document).run().rows
-    assert row.evaluation.metrics["error_rate"] < 0.04

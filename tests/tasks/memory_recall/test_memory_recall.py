@@ -1,14 +1,10 @@
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import pytest
 
-from reservoir_hw import Experiment
 from reservoir_hw.core.errors import ShapeError
 from reservoir_hw.tasks.memory_recall.task import MemoryRecall
-from reservoir_hw.tasks.task import Row
 
 
 def test_targets_are_earlier_inputs() -> None:
@@ -38,25 +34,3 @@ def test_metrics() -> None:
     assert perfect.arrays["delays"].tolist() == [0, 1, 5]
     with pytest.raises(ShapeError):
         one.evaluate(targets[..., :2])
-
-
-def test_a_shift_register_recalls_what_it_holds(tmp_path: Any) -> None:
-    document = {
-        "task": {"kind": "memory_recall", "delays": list(range(8)), "train_steps": 500, "test_steps": 2000},
-        "reservoir": {"kind": "esn", "nodes": 20, "topology": "orthogonal", "activation": "identity"},
-        "readout": {"kind": "ridge", "washout": 50},
-        "baselines": [{"kind": "fir", "taps": 4}],
-        "run": {"folder": str(tmp_path)},
-    }
-    result = Experiment(document).run()
-    register = result.rows[0].evaluation.metrics
-    assert [round(register[f"r2/{delay}"], 2) for delay in range(8)] == [1, 1, 1, 1, 0, 0, 0, 0]
-    assert result.rows[1].evaluation.metrics["recalled"] > 6
-    assert {path.stem for path in (result.folder / "figures").iterdir()} == {"recall"}
-
-
-def test_the_table_shows_some_of_many_delays() -> None:
-    one = MemoryRecall(delays=list(range(100)), train_steps=10, test_steps=200)
-    (table,) = one.tables([Row("model", {}, one.evaluate(one.test.targets))])
-    assert len(table.header) == len(table.rows[0]) == 11
-    assert (table.header[3], table.header[-1]) == ("k = 0", "k = 99")

@@ -1,11 +1,8 @@
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import pytest
 
-from reservoir_hw import Experiment
 from reservoir_hw.tasks.parity.task import Parity
 from reservoir_hw.tasks.task import Row
 
@@ -19,12 +16,6 @@ def test_targets(bits: int, delay: int) -> None:
     for t in range(bits + delay, len(b)):
         window = b[t - delay - bits + 1 : t - delay + 1]
         assert y[t] == (1 if np.count_nonzero(window == 1) % 2 else -1)
-
-
-def test_two_bits_are_the_exclusive_or() -> None:
-    one = Parity(train_steps=100)
-    b, y = one.train.inputs[0, :, 0], one.train.targets[0, :, 0]
-    np.testing.assert_array_equal(y[1:], np.where(b[1:] != b[:-1], 1, -1))
 
 
 def test_longer_parities_use_the_same_bits() -> None:
@@ -42,23 +33,6 @@ def test_metrics() -> None:
     assert metrics["error_rate"] == 0.04
     assert metrics["error_rate/low"] < 0.04 < metrics["error_rate/high"]
     assert one.evaluate(np.full_like(right, right.mean())).metrics["nmse"] == pytest.approx(1)
-
-
-def test_only_what_is_nonlinear_is_better_than_guessing(tmp_path: Any) -> None:
-    document = {
-        "task": {"kind": "parity"},
-        "reservoir": {"kind": "esn", "nodes": 100, "spectral_radius": 0.7, "input_scaling": 2.0, "bias_scaling": 0.3},
-        "readout": {"kind": "ridge", "washout": 50},
-        "baselines": [{"kind": "fir", "taps": 10}],
-        "vary": {"task.bits": [2, 3]},
-        "run": {"folder": str(tmp_path)},
-    }
-    result = Experiment(document).run()
-    assert [row.label for row in result.rows] == ["fir(10)", "ESN(100)"] * 2
-    for row in result.rows:
-        rate = row.evaluation.metrics["error_rate"]
-        assert 0.45 < rate < 0.55 if row.label == "fir(10)" else rate == 0
-    assert {path.stem for path in (result.folder / "figures").iterdir()} == {"error_rate", "outputs", "vary"}
 
 
 def test_runs_on_the_same_test_count_once() -> None:

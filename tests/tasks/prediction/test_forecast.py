@@ -65,13 +65,6 @@ def test_the_answers_are_the_next_inputs(connected: bool) -> None:
         assert forecast(toy, readout(matrix, connected), WARMUP, 1).shape == (3, 1, 2)
 
 
-def test_a_long_warmup_goes_in_pieces() -> None:
-    warmup = np.random.default_rng(1).uniform(-1, 1, (1, 2500, 2))
-    with Toy() as toy:
-        np.testing.assert_allclose(forecast(toy, readout(), warmup, 3), by_hand(warmup, 3))
-        assert max(u.shape[1] for u in toy.driven) == 1024
-
-
 @pytest.mark.parametrize(
     ("toy", "groups"),
     [
@@ -87,11 +80,6 @@ def test_devices_that_take_few_sequences(toy: Toy, groups: list[int]) -> None:
         toy.resets.clear()
         np.testing.assert_allclose(forecast(toy, readout(), WARMUP, 9), by_hand(WARMUP, 9))
         assert toy.resets == groups
-
-
-def test_a_replayed_device() -> None:
-    with Toy(continuity="replayed", memory_steps=60, max_batch=2) as toy:
-        np.testing.assert_allclose(forecast(toy, readout(), WARMUP, 5), by_hand(WARMUP, 5), atol=1e-12)
 
 
 def test_a_free_running_device_is_not_touched() -> None:

@@ -1,11 +1,8 @@
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import pytest
 
-from reservoir_hw import Experiment
 from reservoir_hw.tasks.sine_square.task import SineSquare, waves
 
 
@@ -40,18 +37,3 @@ def test_metrics() -> None:
     assert judged.metrics["error_rate"] == pytest.approx(12 / 1200)
     assert judged.metrics["error_rate/period"] == pytest.approx(0.01)
     assert judged.arrays["by_phase"][:8].tolist() == [0.02] * 5 + [0.01] * 2 + [0]
-
-
-def test_in_an_experiment(tmp_path: Any) -> None:
-    document = {
-        "task": {"kind": "sine_square"},
-        "reservoir": {"kind": "esn", "nodes": 50, "bias_scaling": 0.5},
-        "readout": {"kind": "ridge", "washout": 24},
-        "baselines": [{"kind": "fir", "taps": 12}],
-        "run": {"folder": str(tmp_path)},
-    }
-    register, network = (row.evaluation.metrics for row in Experiment(document).run().rows)
-    assert register["error_rate"] > 0.2
-    assert network["error_rate"] == 0
-    (folder,) = tmp_path.iterdir()
-    assert {path.stem for path in (folder / "figures").iterdir()} == {"answers", "error_by_step", "error_rate"}

@@ -14,7 +14,6 @@ import pytest
 from reservoir_hw.core.documents import joined
 from reservoir_hw.core.errors import ConfigurationError, InputRangeError
 from reservoir_hw.readout.baselines.ngram import BigramConfig, NGramBaseline, NGramConfig, TokenCounts, TrigramConfig
-from reservoir_hw.tasks.task import Row
 from reservoir_hw.tasks.text import task as module
 from reservoir_hw.tasks.text.task import Text
 
@@ -55,18 +54,6 @@ def test_files_packed_in_several_and_in_the_data_folder(tmp_path: Path, monkeypa
         Text(corpus="a.txt.xz", offset=length)
 
 
-def test_lower_case_and_words(tmp_path: Path) -> None:
-    path = written(tmp_path, 20 * SENTENCE)
-    chars = Text(corpus=path, lower=True)
-    assert chars.vocabulary == len(set(SENTENCE.lower()))
-    assert chars.encode("CAT").tolist() == chars.encode("cat").tolist()
-    words = Text(corpus=path, level="word", lower=True)
-    assert set(words.tokenizer.decode(range(words.vocabulary)).split()) == {"the", "cat", "saw", "dog", "it", "."}
-    # No word is cut in two: all are known, in every part.
-    pieces = [joined(words.tokens_train), joined(words.tokens_validation), joined(words.tokens_test)]
-    assert sum(map(len, pieces)) == 20 * 11
-
-
 def test_what_the_training_part_does_not_have(tmp_path: Path) -> None:
     path = written(tmp_path, 99 * "ab" + "ax")
     with pytest.raises(InputRangeError, match=r"in the test part the character 'x' at position 9 .*task\.unknown"):
@@ -77,20 +64,6 @@ def test_what_the_training_part_does_not_have(tmp_path: Path) -> None:
     rare = Text(corpus=written(tmp_path, 20 * SENTENCE), level="word", most=3, unknown="token")
     assert rare.vocabulary == 4
     assert int((joined(rare.tokens_train) == 0).sum()) > 0
-
-
-@pytest.mark.parametrize(
-    ("content", "options", "message"),
-    [
-        ("", {}, r"text\.txt is empty"),
-        (" \n", {}, r"text\.txt is empty"),
-        ("abc", {}, r"the test part of .*text\.txt has 0 tokens"),
-        ("ab", {"validation": 0.5, "test": 0.45}, "nothing is left for training"),
-    ],
-)
-def test_texts_that_cannot_be_used(tmp_path: Path, content: str, options: dict[str, float], message: str) -> None:
-    with pytest.raises(ConfigurationError, match=message):
-        Text(corpus=written(tmp_path, content), **options)  # type: ignore[arg-type]
 
 
 def test_files_that_cannot_be_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -180,52 +153,3 @@ def test_counts_of_tokens_are_those_of_one_hot_vectors(
     large = Text(corpus=written(tmp_path, content), validation=0, test=0.3)
     baseline = config(kind={2: "bigram", 3: "trigram"}[order], smoothing=0.5)  # type: ignore[arg-type]
     assert 1 < baseline.evaluate(large).metrics["cross_entropy"] < 3
-
-
-def test_tables_and_figures(tmp_path: Path) -> None:
-    task = Text(corpus=written(tmp_path, 40 * "abcab"))
-
-    def row(label: str, loss: float, **more: float) -> Row:
-        curves = {
-            "training/step": np.array([1, 2]),
-            "training/loss": np.array([2.0, loss]),
-            "validation/step": np.array([2]),
-            "validation/loss": np.array([loss]),
-            "context": np.array(32),
-            "sample": np.array("⟦a⟧" + 60 * "bc "),
-        }
-        evaluation = task.evaluation_of(loss, 0.5, curves if more else None)
-        evaluation.metrics.update(more)
-        return Row(label, {}, evaluation)
-
-    rows = [
-        row("bigram", 1.5),
-        row("A", 1.2, parameters=1234),
-        row("A", 1.4, parameters=1234),
-        row("B", 1, parameters=99),
-    ]
-    losses, samples = task.tables(rows)
-    assert losses.header == [
-        "model",
-        "runs",
-        "trained weights",
-        "nats per token",
-        "bits per character",
-        "perplexity",
-        "accuracy",
-    ]
-    assert losses.rows[0][:4] == ["bigram", "1", "–", "1.5000"]
-    assert losses.rows[1][:4] == ["A", "2", "1,234", "1.3000 ± 0.1414"]
-    assert "every 32 tokens" in losses.note
-    assert [cells[1] for cells in samples.rows] == ["A", "B"]
-    assert all(len(line) <= 90 for line in samples.rows[0][0].split("\n"))
-    assert set(task.figures(rows)) == {"training", "loss_by_weights"}
-    assert set(task.figures(rows[:3])) == {"training"}
-    assert task.figures(rows[:1]) == {}
-    long = row("a film of a hundred nodes attention(25) learning_rate=0.001 weight_decay=0.1 width=16", 1, parameters=9)
-    for figure in task.figures([*rows, long]).values():
-        figure.draw_without_rendering()
-        panel, legend = figure.axes[0].get_window_extent(), figure.legends[0].get_window_extent()
-        assert panel.x1 < legend.x0
-        assert panel.width > figure.bbox.width / 2
-    assert len(task.tables(rows[:1])) == 1

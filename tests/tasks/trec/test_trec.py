@@ -15,8 +15,7 @@ from reservoir_hw.readout.linear.ridge import RidgeReadout
 from reservoir_hw.tasks.datasets import contents
 from reservoir_hw.tasks.task import Split
 from reservoir_hw.tasks.trec.task import CLASSES, Trec, questions
-from reservoir_hw.tasks.trec.vectors import random_vectors, word_vectors
-from reservoir_hw.tasks.validation import Validation
+from reservoir_hw.tasks.trec.vectors import word_vectors
 
 
 def test_reading() -> None:
@@ -58,20 +57,6 @@ def test_the_data_set(shared_data: None) -> None:
         task.evaluate(outputs[:, :-1])
 
 
-def test_the_same_questions_are_one_test(shared_data: None) -> None:
-    """Whatever the seed holds out, and whatever vectors the words have."""
-
-    def asked(**settings: Any) -> int:
-        task = Trec(width=4, **settings)
-        return int(task.evaluate(np.zeros(task.test.targets.shape)).arrays["test"])
-
-    assert asked(seed=0) == asked(seed=1, vector_seed=5)
-    assert asked(seed=0, judge="validation") != asked(seed=1, judge="validation")
-    for validation in (0.0, 0.2):
-        with pytest.raises(ConfigurationError, match="has a validation of its own: give it `judge: validation`"):
-            Validation(task={"kind": "trec", "width": 4, "validation": validation})
-
-
 def test_what_is_held_out(shared_data: None) -> None:
     final, search = Trec(width=4), Trec(width=4, judge="validation")
     other = Trec(width=4, seed=1)
@@ -86,13 +71,6 @@ def test_what_is_held_out(shared_data: None) -> None:
         Trec(validation=0, judge="validation")
     with pytest.raises(ConfigurationError, match="width belongs to random vectors"):
         Trec(vectors="some.txt", width=4)
-
-
-def test_random_vectors_depend_on_the_word_alone() -> None:
-    one, other = random_vectors(["a", "b"], 5, 0), random_vectors(["b", "c"], 5, 0)
-    assert np.array_equal(one["b"], other["b"])
-    assert not np.array_equal(one["a"], one["b"])
-    assert not np.array_equal(one["b"], random_vectors(["b"], 5, 1)["b"])
 
 
 def test_vectors_of_a_file(tmp_path: Path) -> None:
@@ -166,15 +144,3 @@ def test_ridge_learns_the_ends(shared_data: None, tmp_path: Path) -> None:
     # Groups of like length are driven no further than their longest.
     bursts = plan(task, config.training, chunk_steps=256)
     assert steps_of(bursts) < 0.75 * (task.train.inputs[..., 0].size + task.test.inputs[..., 0].size)
-
-
-def test_the_ends_are_sequences_of_one_step(shared_data: None, tmp_path: Path) -> None:
-    with pytest.raises(ConfigurationError, match="washout is 1, and the longest sequence of the training has 1 steps"):
-        Experiment(settings(tmp_path, washout=1)).run(report=False)
-    learning = settings(tmp_path)
-    learning["readout"] = {"kind": "rls", "keep_learning": True}
-    result = Experiment(learning).run(report=False)
-    # It answers at the ends, and learns what was right.
-    answered = np.load(result.folder / "outputs/000.npy").any(axis=2)
-    assert np.array_equal(answered.argmax(axis=1), result.task.test.ends)
-    assert (answered.sum(axis=1) == 1).all()

@@ -80,7 +80,8 @@ def regions(document: Document) -> Iterator[Region]:
                 what, words = found["what"], found["words"]
                 if what == "page":
                     for mark in words.split(", "):
-                        page = _with_mark(page, *mark.partition(" ")[::2], where)
+                        name, _, more = mark.partition(" ")
+                        page = _with_mark(page, name, more, where)
                     marks = page
                 elif what in ("set up", "set up in Python"):
                     start = starts[line] + comment.start() - (token.content.rfind("\n", 0, comment.start()) + 1)

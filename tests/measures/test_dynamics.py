@@ -9,7 +9,7 @@ import pytest
 from measures.known import Map, correlated, linear, non_normal_matrix, random, random_matrix
 
 from reservoir_hw import open_reservoir
-from reservoir_hw.core.errors import ConfigurationError, InputRangeError, ShapeError
+from reservoir_hw.core.errors import InputRangeError
 from reservoir_hw.measures import Live, echo_state_index, lyapunov_from_replicas, lyapunov_from_transition
 
 RADIUS = 0.9
@@ -110,8 +110,6 @@ def test_noise_does_not_split_a_response() -> None:
     x += 0.05 * rng.standard_normal(x.shape)
     assert echo_state_index(x).value == 10
     assert echo_state_index(x, noise=0.05 * 2**0.5).value == 2
-    with pytest.raises(InputRangeError, match="too noisy"):
-        echo_state_index(x, noise=0.5)
 
 
 @pytest.mark.parametrize(("f", "index"), [(contracting, 1), (bistable, 2)])
@@ -161,8 +159,6 @@ def test_chaos_has_a_positive_exponent() -> None:
     assert found.value == pytest.approx(np.log(1.9), abs=0.01)
     with pytest.raises(InputRangeError, match="do not come closer"):
         lyapunov_from_replicas(after_pasts(chaotic, 4))
-    with pytest.raises(InputRangeError, match="do not come closer"):
-        lyapunov_from_replicas(np.repeat(after_pasts(contracting, 1), 4, axis=0))
 
 
 def test_a_device_that_holds_whole_levels_alone() -> None:
@@ -186,8 +182,6 @@ def test_a_delay_line_forgets_at_once() -> None:
         found = live.lyapunov_from_replicas()
         assert found.value == -np.inf
         assert "after 5 steps" in found.note
-    with pytest.raises(InputRangeError, match="too fast for a slope"):
-        lyapunov_from_replicas(after_pasts(lambda x, u: 0.05 * x + u, 4) + 1e-3 * random().standard_normal((4, 400, 1)))
 
 
 def test_a_device_that_cannot_be_set_is_measured_by_replicas() -> None:
@@ -217,25 +211,3 @@ def test_intervals_hold_what_they_promise() -> None:
     rates = np.mean(hits, axis=0)
     assert (rates >= 0.88).all()
     assert (rates <= 0.99).all()
-
-
-def test_what_cannot_be_measured() -> None:
-    x = after_pasts(contracting, 4)
-    for measure in (echo_state_index, lyapunov_from_replicas):
-        with pytest.raises(InputRangeError, match="not finite"):
-            measure(np.where(x > 0.5, np.nan, x))
-        with pytest.raises(ShapeError, match="at least 2"):
-            measure(x[:1])
-    with pytest.raises(ShapeError, match="initial, time, nodes"):
-        echo_state_index(x[0])
-    with pytest.raises(ConfigurationError, match="window"):
-        echo_state_index(x, window=0)
-    with pytest.raises(ConfigurationError, match="negative"):
-        echo_state_index(x, tolerance=-1.0)
-    u = np.zeros((4, 50, 1))
-    with pytest.raises(ShapeError, match="4 trials and states for 2"):
-        lyapunov_from_transition(lambda v, y: y, u, x[:2, 0])
-    with pytest.raises(ConfigurationError, match="settle"):
-        lyapunov_from_transition(lambda v, y: y, u, x[:, 0], settle=50)
-    with pytest.raises(ConfigurationError, match="size"):
-        lyapunov_from_transition(lambda v, y: y, u, x[:, 0], settle=5, size=0.0)

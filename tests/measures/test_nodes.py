@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from reservoir_hw.core.errors import ShapeError
 from reservoir_hw.measures import nodes_of
 
 
@@ -93,9 +92,3 @@ def test_rows_show_what_is_worth_a_look() -> None:
     assert len(found.rows(8)) == 8
     assert "33" in [row[0] for row in found.rows(8)]
     assert found.as_dict()["still"][33] is True
-
-
-def test_other_shapes_are_refused() -> None:
-    for shape in ((400, 5), (1, 400, 5), (2, 0, 5)):
-        with pytest.raises(ShapeError, match="of two repeats or more"):
-            nodes_of(np.zeros(shape))

@@ -7,7 +7,6 @@ import pytest
 from measures.known import Map, linear, random, random_matrix
 
 from reservoir_hw import open_reservoir
-from reservoir_hw.core.errors import InputRangeError, ShapeError
 from reservoir_hw.measures import Live, NoiseBudget, Recorded, noise_budget
 
 DELAYS = (40, 20, 8, 5)
@@ -168,22 +167,8 @@ def test_what_has_no_repetitions() -> None:
     assert one.rank[0] == pytest.approx(one.linear[0] + one.nonlinear[0] + one.rest[0])
 
 
-def test_numbers_that_fit_nothing() -> None:
-    u, states = responses(1000, 0)
-    with pytest.raises(ShapeError, match="does not fit"):
-        noise_budget(u[:-1], np.stack([states, states]), max_delays=DELAYS)
-    with pytest.raises(InputRangeError, match="correlated over time"):
-        noise_budget(np.cumsum(u, axis=0), np.stack([states, states]), max_delays=DELAYS, distribution="empirical")
-
-
 def test_a_line_without_noise_on_a_device() -> None:
     with linear(np.diag(np.ones(3), -1)) as line:
         one = Live(line, steps=1000, washout=20, repeats=2, max_delay=8).noise_budget()
     assert one.linear[0] == pytest.approx(4, abs=0.1)
     assert one.lost[0] == pytest.approx(0, abs=1e-9)
-
-
-def test_too_few_steps_for_the_nodes() -> None:
-    u, states = responses(100, 0)
-    with pytest.raises(ShapeError, match="more than twice as many steps as nodes"):
-        noise_budget(u[:55], np.stack([states, states])[:, :55], max_delays=DELAYS)

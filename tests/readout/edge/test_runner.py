@@ -5,8 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-import subprocess
-import sys
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -484,16 +482,6 @@ def test_a_deterministic_device_repeats_itself(device: Reservoir) -> None:
     assert compare_probe(device, golden).deviation < 1e-3
     with open_reservoir({**DEVICE, "leak_rate": 0.98}) as other:
         assert not compare_probe(other, golden).same
-
-
-def test_without_torch_or_onnx() -> None:
-    """What the runtime imports, in a process of its own."""
-    code = (
-        "import sys; import reservoir_hw.readout.edge.runner; "
-        "print([name for name in ('torch', 'onnx', 'zarr', 'matplotlib', 'scipy', 'numba') if name in sys.modules])"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "[]"
 
 
 # ---- the user's numbers, and forecasts

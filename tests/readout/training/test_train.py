@@ -617,17 +617,3 @@ def test_cuda_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     with pytest.raises(ConfigurationError, match="accelerator is cuda"):
         train(SmallModel(), TRAIN, options=options(accelerator="cuda"))
-
-
-def test_torch_is_loaded_when_it_is_needed() -> None:
-    import subprocess
-    import sys
-
-    program = (
-        "import sys\n"
-        "from reservoir_hw.readout.training import TrainingOptions, CharTokenizer\n"
-        "assert 'torch' not in sys.modules, 'torch'\n"
-        "from reservoir_hw.readout.training import train\n"
-        "assert 'lightning_fabric' not in sys.modules, 'lightning_fabric'\n"
-    )
-    subprocess.run([sys.executable, "-c", program], check=True)

@@ -229,7 +229,7 @@ def test_poor_excitation_blows_nothing_up(forgetting: float) -> None:
 def test_after_very_many_updates_the_weights_are_finite_and_exact(rows: int) -> None:
     rng = np.random.default_rng(0)
     truth = rng.standard_normal((5, 1))
-    readouts = [RLSReadout(1e-3), RLSReadout(1e-3, forgetting=0.999), LMSReadout(0.1)]
+    readouts = [RLSReadout(1e-4), RLSReadout(1e-3, forgetting=0.999), LMSReadout(0.1)]
     moments = np.zeros((7, 7))
     for _ in range(10):
         states = np.tanh(rng.standard_normal((2, rows // 20, 5)))

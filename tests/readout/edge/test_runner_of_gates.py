@@ -24,6 +24,7 @@ from reservoir_hw.readout import (
 )
 from reservoir_hw.readout.edge.runner import EdgeRunner
 from reservoir_hw.readout.export.exporter import export_model
+from reservoir_hw.readout.models.gated import TrainedCandidate
 
 INPUTS, NODES, CLASSES = 3, 12, 4
 
@@ -40,14 +41,16 @@ def model(stack: ExitStack, kind: str) -> tuple[SequenceClassifier, list[Reservo
     torch.manual_seed(0)
     devices: list[Reservoir] = []
     candidate: Any
-    if kind == "matrices":
+    if kind == "trained":
+        candidate = TrainedCandidate(INPUTS, NODES)
+    elif kind == "matrices":
         random = np.random.default_rng(0)
         candidate = MatrixCandidate(random.standard_normal((NODES, INPUTS)), random.standard_normal((NODES, NODES)) / 4)
     else:
         inputs = INPUTS + NODES if kind == "driven" else INPUTS
         devices = [stack.enter_context(open_reservoir({"kind": "esn", "inputs": inputs, "nodes": NODES}))]
         made = DrivenCandidate if kind == "driven" else SettableCandidate
-        candidate = made(ReservoirLayer(devices[0]))
+        candidate = made(ReservoirLayer(devices[0], **({"limit": 0.6} if kind == "driven" else {})))
     classifier = SequenceClassifier(GatedRecurrence(candidate), CLASSES).eval()
     with torch.no_grad():
         for parameter in classifier.parameters():
@@ -55,7 +58,7 @@ def model(stack: ExitStack, kind: str) -> tuple[SequenceClassifier, list[Reservo
     return classifier, devices
 
 
-@pytest.mark.parametrize("kind", ["driven", "settable", "matrices"])
+@pytest.mark.parametrize("kind", ["driven", "settable", "matrices", "trained"])
 def test_answers_are_the_models(stack: ExitStack, tmp_path: Path, kind: str) -> None:
     classifier, devices = model(stack, kind)
     export_model(classifier, tmp_path / "m.rhw")
@@ -66,6 +69,7 @@ def test_answers_are_the_models(stack: ExitStack, tmp_path: Path, kind: str) -> 
     with EdgeRunner(tmp_path / "m.rhw", devices) as runner:
         assert runner.manifest.reads_last
         assert np.abs(runner.run(u) - expected).max() <= allowed
+        assert (runner.clipped > 0) == (kind == "driven")
         runner.reset(2)
         in_steps = np.stack([runner.step(u[:, step]) for step in range(15)], 1)
         assert np.abs(in_steps - expected).max() <= allowed

@@ -42,7 +42,6 @@ from reservoir_hw.readout.export.linear_readout import plan_of_readout
 from reservoir_hw.readout.export.recording import record_series, record_text
 from reservoir_hw.readout.export.segments import plan_of
 from reservoir_hw.readout.export.torch_module import export_module
-from reservoir_hw.readout.linear.readout_file import read_readout, write_readout
 from reservoir_hw.readout.models.laerc import Block
 
 BOUND = 1e-5
@@ -166,45 +165,22 @@ def test_a_module_of_ones_own_in_double(stack: ExitStack, tmp_path: Path) -> Non
     export_model(model, tmp_path / "m.rhw", recorded=record_text(model, text()))
     answers_alike(model, tmp_path / "m.rhw", [model.layer.reservoir])
 
-    class Casting(nn.Module):
+    class Cancelling(nn.Module):
+        """Casts by itself, and needs the digits of double."""
+
         def __init__(self) -> None:
             super().__init__()
             self.net = nn.Linear(40, VOCABULARY).double()
 
         def forward(self, states: torch.Tensor) -> torch.Tensor:
-            return self.net(states.double()).tanh().float()
-
-    class Following(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.net = nn.Linear(40, VOCABULARY).double()
-
-        def forward(self, states: torch.Tensor) -> torch.Tensor:
-            return nn.functional.gelu(self.net(states.to(self.net.weight.dtype))).to(states.dtype)
-
-    class Cancelling(Following):
-        """Needs the digits of double."""
-
-        def forward(self, states: torch.Tensor) -> torch.Tensor:
-            large = self.net(states.to(self.net.weight.dtype)) + 1e5
+            large = nn.functional.gelu(self.net(states.to(self.net.weight.dtype))) + 1e5
             return (large - 1e5).to(states.dtype)
 
-    for kind in (Casting, Following, Cancelling):
-        casting = language_model(stack, kind())
-        export_model(casting, tmp_path / f"{kind.__name__}.rhw", recorded=record_text(casting, text()))
-        answers_alike(casting, tmp_path / f"{kind.__name__}.rhw", [casting.layer.reservoir])
+    casting = language_model(stack, Cancelling())
+    export_model(casting, tmp_path / "casting.rhw", recorded=record_text(casting, text()))
+    answers_alike(casting, tmp_path / "casting.rhw", [casting.layer.reservoir])
     with pytest.raises(ConfigurationError, match=r"Sequential does not take its example, \(1, 1, 40\) of float32"):
         export_module(model.readout, torch.zeros(1, 1, 40))
-
-
-def test_a_readout_with_a_forward_of_its_own(stack: ExitStack, tmp_path: Path) -> None:
-    class Squared(LinearReadout):
-        def forward(self, input: torch.Tensor) -> torch.Tensor:
-            return super().forward(input * input)
-
-    model = language_model(stack, Squared(40, VOCABULARY))
-    export_model(model, tmp_path / "m.rhw")
-    answers_alike(model, tmp_path / "m.rhw", [model.layer.reservoir])
 
 
 def test_subclasses_are_never_exported_as_their_parents(stack: ExitStack) -> None:
@@ -280,11 +256,12 @@ def test_layers_that_share_a_device(stack: ExitStack, tmp_path: Path) -> None:
 def test_values_that_the_map_clips_are_counted(stack: ExitStack, tmp_path: Path) -> None:
     model = laerc(stack, limit=0.6)
     export_model(model, tmp_path / "m.rhw")
-    before = [layer.saturations for layer in model.reservoir_layers]
+    # The certificate does not count in the model.
+    assert [layer.saturations for layer in model.reservoir_layers] == [0, 0, 0]
     tokens = text(1, 40)
     with torch.no_grad():
         model(torch.from_numpy(tokens))
-    clipped = sum(layer.saturations for layer in model.reservoir_layers) - sum(before)
+    clipped = sum(layer.saturations for layer in model.reservoir_layers)
     assert clipped > 100
     with EdgeRunner(tmp_path / "m.rhw", [layer.reservoir for layer in model.reservoir_layers]) as runner:
         runner.run(tokens)
@@ -293,12 +270,6 @@ def test_values_that_the_map_clips_are_counted(stack: ExitStack, tmp_path: Path)
         for token in tokens[0]:
             runner.step([token])
         assert runner.clipped == 2 * clipped
-
-
-def test_the_certificate_does_not_count_saturations_in_the_model(stack: ExitStack, tmp_path: Path) -> None:
-    model = laerc(stack, limit=0.6)
-    export_model(model, tmp_path / "m.rhw", probe=False)
-    assert [layer.saturations for layer in model.reservoir_layers] == [0, 0, 0]
 
 
 def test_a_map_that_clips_other_values_is_not_certified(stack: ExitStack) -> None:
@@ -327,8 +298,7 @@ def test_rounding_may_clip_what_lies_on_the_limit(stack: ExitStack) -> None:
 
 
 @pytest.mark.parametrize("kind", [RidgeReadout, RLSReadout, LMSReadout])
-@pytest.mark.parametrize("connected", [False, True])
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize(("connected", "dtype"), [(False, "float32"), (True, "float32"), (True, "float64")])
 def test_linear_readouts(stack: ExitStack, tmp_path: Path, kind: Any, connected: bool, dtype: str) -> None:
     device = esn(stack, dtype=dtype)
     u = np.random.default_rng(0).uniform(-0.5, 0.5, (2, 400, 8)).astype(dtype)
@@ -382,9 +352,6 @@ def test_counts_of_a_converter_without_a_declared_range(tmp_path: Path, kind: st
     if kind == "loaded":
         readout.save(tmp_path / "r.safetensors")
         readout = RidgeReadout.load(tmp_path / "r.safetensors")
-        # Once more, from a file to a file.
-        readout.save(tmp_path / "r.safetensors")
-        readout = RidgeReadout.load(tmp_path / "r.safetensors")
     identity = Identity(vendor="bench", model="converter", simulated=False)
     spec = ReservoirSpec(inputs=1, nodes=200, identity=identity)
     recorded = {"inputs": np.zeros((1, 300, 1), np.float32), "states_0": states[:, :300]}
@@ -404,22 +371,6 @@ def test_counts_of_a_converter_without_a_declared_range(tmp_path: Path, kind: st
     # What was exported while every state was taken to be of size 1.
     single = states @ readout.weights_.T.astype(np.float32) + readout.bias_.astype(np.float32)
     assert np.abs(single - exact).max() > BOUND * max(1.0, float(np.abs(exact).max()))
-
-
-def test_where_nothing_says_how_large_states_are_sums_are_in_double(tmp_path: Path) -> None:
-    states, targets = counts()
-    path = tmp_path / "r.safetensors"
-    RidgeReadout(1e-4).fit(states, targets).save(path)
-    # A file of the time before readouts kept the mean and deviation of their features.
-    arrays, facts = read_readout(path)
-    write_readout(path, {name: value for name, value in arrays.items() if name not in {"mean", "deviation"}}, facts)
-    readout = RidgeReadout.load(path)
-    assert readout.scale_ is None
-    identity = Identity(vendor="bench", model="converter", simulated=False)
-    plan = plan_of_readout(readout, ReservoirSpec(inputs=1, nodes=200, identity=identity))
-    _, (session,) = built(plan, {})
-    (got,) = session.run(["outputs"], {"states_0": states})
-    within(got, readout.predict(states.astype(np.float64)))
 
 
 def test_a_transient_says_nothing_of_what_single_precision_loses(tmp_path: Path) -> None:
@@ -521,12 +472,13 @@ def test_int8_that_would_round_nothing_is_refused(stack: ExitStack, tmp_path: Pa
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf])
-def test_quantised_weights_are_finite(stack: ExitStack, tmp_path: Path, value: float) -> None:
+@pytest.mark.parametrize("precision", ["fp32", "int8"])
+def test_weights_are_finite(stack: ExitStack, tmp_path: Path, value: float, precision: Any) -> None:
     model = language_model(stack, LinearReadout(40, VOCABULARY))
     with torch.no_grad():
         next(model.readout.parameters())[0, 0] = value
-    with pytest.raises(ConfigurationError, match=r"weight readout\.weight is not finite"):
-        export_model(model, tmp_path / "m.rhw", precision="int8")
+    with pytest.raises(ConfigurationError, match=r"readout\.weight is not finite"):
+        export_model(model, tmp_path / "m.rhw", precision=precision)
     assert not list(tmp_path.iterdir())
 
 
@@ -597,9 +549,3 @@ def test_what_cannot_be_exported(stack: ExitStack, tmp_path: Path) -> None:
         export_model(nn.Linear(2, 2), tmp_path / "m.rhw")
     with pytest.raises(ConfigurationError, match="exported with its reservoir"):
         export_model(RidgeReadout(), tmp_path / "m.rhw")
-    model = language_model(stack, LinearReadout(40, VOCABULARY))
-    with torch.no_grad():
-        next(model.readout.parameters())[0, 0] = float("nan")
-    with pytest.raises(ConfigurationError, match=r"readout.weight is not finite"):
-        export_model(model, tmp_path / "m.rhw")
-    assert not list(tmp_path.iterdir())

@@ -54,29 +54,6 @@ def test_logits_follow_the_equations() -> None:
         np.testing.assert_allclose(logits[index], truth, rtol=0, atol=1e-12)
 
 
-def test_gradients_equal_finite_differences() -> None:
-    model, r = readout(), torch.tensor(states(3), requires_grad=True)
-    mixture = torch.tensor(np.random.default_rng(0).standard_normal((3, VOCABULARY)))
-    tensors = [r, *model.parameters()]
-    (model(r) * mixture).sum().backward()
-    step = 1e-6
-
-    def value() -> float:
-        logits = np.array([equations(model, row)[1] for row in r.detach().numpy()])
-        return float((logits * mixture.numpy()).sum())
-
-    for tensor in tensors:
-        flat, gradient = tensor.detach().view(-1), tensor.grad
-        assert gradient is not None
-        for index in range(0, flat.numel(), max(1, flat.numel() // 9)):
-            kept, values = float(flat[index]), []
-            for sign in (1, -1):
-                flat[index] = kept + sign * step
-                values.append(value())
-            flat[index] = kept
-            assert float(gradient.view(-1)[index]) == pytest.approx((values[0] - values[1]) / (2 * step), abs=1e-8)
-
-
 class Largest(TorchDispatchMode):
     """Elements of the largest tensor that was made."""
 

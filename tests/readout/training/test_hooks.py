@@ -112,36 +112,6 @@ def test_a_readout_on_states_takes_them_too() -> None:
     assert result.losses[-1] < math.log(3)
 
 
-@pytest.mark.parametrize(
-    ("mine", "message"),
-    [
-        ({"optimizer": lambda parameters: None}, r"optimizer\(parameters\) gave None"),
-        ({"schedule": lambda step, steps: None}, r"schedule\(0, 3\) gave None"),
-        ({"schedule": lambda step, steps: -1.0}, r"gave -1.0; a factor on the learning rate is a number from 0"),
-        ({"optimizer": lambda _: torch.optim.SGD([torch.zeros(1)], lr=1.0)}, "without any parameter of the model"),
-        ({"evaluate": lambda model, step: 0.5}, r"evaluate\(model, 3\) gave 0.5; a mapping"),
-    ],
-)
-def test_what_cannot_be_used_is_said(mine: dict[str, Any], message: str) -> None:
-    with pytest.raises(ConfigurationError, match=message):
-        train(SmallModel(), TRAIN, options=options(**PLAIN, steps=3), **mine)
-
-
-def test_options_without_effect_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(ConfigurationError, match=r"options\.weight_decay has no effect beside optimizer="):
-        train(SmallModel(), TRAIN, options=options(**PLAIN, weight_decay=0.1), optimizer=counting)
-    with pytest.raises(ConfigurationError, match=r"options\.warmup has no effect beside schedule="):
-        train(SmallModel(), TRAIN, options=options(), schedule=halved)
-
-    class Odd(torch.optim.SGD):
-        def step(self, closure: Any = None) -> None:  # type: ignore[override]
-            for parameter in self.param_groups[0]["params"]:
-                self.state[parameter]["history"] = [1, 2]
-
-    with pytest.raises(ConfigurationError, match="Odd keeps 'history' as a list"):
-        train(SmallModel(), TRAIN, options=options(**PLAIN), optimizer=lambda p: Odd(p, lr=0.1), folder=tmp_path)
-
-
 def test_tensorboard_shows_a_training(tmp_path: Path) -> None:
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
     from torch.utils.tensorboard import SummaryWriter

@@ -34,13 +34,6 @@ def test_participation_ratio() -> None:
     assert cut.value == pytest.approx(effective_dimension(apart).value, rel=1e-12)
 
 
-@pytest.mark.slow
-def test_the_interval_holds_what_it_promises() -> None:
-    rng = random(2)
-    found = [effective_dimension(states(rng, 1000)).interval for _ in range(200)]
-    assert 0.9 <= np.mean([interval.low <= DIMENSION <= interval.high for interval in found]) <= 0.99
-
-
 def test_batch_means_of_a_correlated_series() -> None:
     rng = random(4)
     hits = []

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 from measures.known import Map, correlated, linear, non_normal_matrix, random, random_matrix
 
-from reservoir_hw import open_reservoir
 from reservoir_hw.core.errors import InputRangeError
 from reservoir_hw.measures import Live, echo_state_index, lyapunov_from_replicas, lyapunov_from_transition
 
@@ -80,15 +79,6 @@ def test_responses_that_still_approach_are_not_counted_as_different(f: Any, inde
     assert "approaching" not in late.note
 
 
-def test_an_esn_that_forgets_slowly() -> None:
-    """Spectral radius 1 and a faint input: the Lyapunov exponent is -0.0017."""
-    with open_reservoir({"kind": "esn", "nodes": 100, "spectral_radius": 1.0, "input_scaling": 0.05}, inputs=1) as esn:
-        found = Live(esn).echo_state_index()
-    assert found.value == 1
-    assert found.interval.high > 1
-    assert "drive longer" in found.note
-
-
 @pytest.mark.parametrize("steps", [12, 60, 400, 2000])
 def test_neither_chaos_nor_stable_branches_approach(steps: int) -> None:
     for f, index in ((chaotic, 10), (bistable, 2)):
@@ -112,8 +102,7 @@ def test_noise_does_not_split_a_response() -> None:
     assert echo_state_index(x, noise=0.05 * 2**0.5).value == 2
 
 
-@pytest.mark.parametrize(("f", "index"), [(contracting, 1), (bistable, 2)])
-@pytest.mark.parametrize("noise", [0.0, 0.02])
+@pytest.mark.parametrize(("f", "index", "noise"), [(contracting, 1, 0.0), (bistable, 2, 0.02)])
 def test_live_echo_state_index(f: Any, index: int, noise: float) -> None:
     with Map(f, noise=noise, max_batch=3, continuity="free_running") as device:
         assert Live(device, steps=2000, washout=20).echo_state_index().value == index
@@ -182,13 +171,6 @@ def test_a_delay_line_forgets_at_once() -> None:
         found = live.lyapunov_from_replicas()
         assert found.value == -np.inf
         assert "after 5 steps" in found.note
-
-
-def test_a_device_that_cannot_be_set_is_measured_by_replicas() -> None:
-    with Map(lambda x, u: 0.8 * x + u, noise=1e-3, max_batch=1, continuity="free_running") as device:
-        found = Live(device, steps=2000, washout=50).lyapunov_exponent()
-    assert "pairs" in found.note
-    assert found.value == pytest.approx(np.log(0.8), abs=0.02)
 
 
 @pytest.mark.slow

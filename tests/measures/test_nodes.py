@@ -20,14 +20,14 @@ def repeats(seed: int, *, nodes: int = 12, steps: int = 400, noise: float = 0.01
 @pytest.mark.parametrize("noise", [0.0, 0.01, 0.3])
 @pytest.mark.parametrize("count", [2, 10])
 def test_a_healthy_device_has_no_remarks(noise: float, count: int) -> None:
-    for seed in range(50):
+    for seed in range(15):
         found = nodes_of(repeats(seed, noise=noise, count=count))
         assert not found.sentences()
         assert found.noise == pytest.approx(noise, rel=0.2)
 
 
 def test_dead_nodes_behind_noise_and_without() -> None:
-    for seed in range(50):
+    for seed in range(15):
         x = repeats(seed, noise=1e-4)
         x[:, :, 4] = 1e-4 * np.random.default_rng(seed + 100).normal(size=x.shape[:2])
         x[:, :, 6] = 0.25

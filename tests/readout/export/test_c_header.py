@@ -18,7 +18,6 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from reservoir_hw import open_reservoir
 from reservoir_hw.core.errors import ConfigurationError, ShapeError
 from reservoir_hw.core.series_format import ChannelFormat, SeriesFormat
 from reservoir_hw.experiment.deploy.header import header_outputs
@@ -33,7 +32,6 @@ from reservoir_hw.readout import (
 )
 from reservoir_hw.readout.export._c_int8 import MOST_FEATURES, Int8Matrix
 from reservoir_hw.readout.export.c_header import as_coded, c_header, int8_readout, matrices_of
-from reservoir_hw.tasks.narma.task import Narma
 
 CC, CXX = shutil.which("cc") or shutil.which("gcc") or shutil.which("clang"), shutil.which("g++")
 needs_cc = pytest.mark.skipif(CC is None, reason="there is no C compiler (cc, gcc, clang) on this machine")
@@ -306,38 +304,6 @@ def test_int8_errors_stay_within_half_counts() -> None:
     error = np.abs(int8_readout(readout, state_range=(-1, 1)).predict(x)[0] - readout.predict(x))
     assert (error <= bound + 1e-5).all()
     assert error.max() > 1e-4
-
-
-@needs_cc
-def test_narma10_in_c(tmp_path: Path) -> None:
-    """The task's own metric, of float32 and int8 code on the states of an echo state network."""
-    task = Narma(train_steps=2000, test_steps=1000, washout_steps=100)
-    u = np.concatenate([task.train.inputs, task.test.inputs], axis=1)
-    steps = task.train.inputs.shape[1]
-    with open_reservoir({"kind": "esn", "inputs": 1, "nodes": 100, "seed": 1, "spectral_radius": 0.9}) as reservoir:
-        states = np.asarray(reservoir.run(u))
-    train, test = states[:, :steps], states[0, steps:].astype(np.float32)
-    span = (float(train[:, 100:].min()), float(train[:, 100:].max()))
-    readout = RidgeReadout("gcv", washout=100).fit(train, task.train.targets)
-    on_coded = RidgeReadout("gcv", washout=100).fit(as_coded(train, span), task.train.targets)
-    headers = {
-        "fp32": c_header(readout),
-        "int8": c_header(on_coded, precision="int8", state_range=span),
-        "int8, trained in float": c_header(readout, precision="int8", state_range=span),
-    }
-    nrmse = {"numpy": task.evaluate(readout.predict(test)[None]).metrics["nrmse"]}
-    for case, header in headers.items():
-        folder = tmp_path / case
-        folder.mkdir()
-        outputs, saturated, _ = in_c(folder, header, test)
-        assert saturated.sum() <= 5
-        nrmse[case] = task.evaluate(outputs[None]).metrics["nrmse"]
-    assert nrmse["numpy"] < 0.4
-    assert abs(nrmse["fp32"] - nrmse["numpy"]) < 1e-5
-    assert nrmse["int8"] < nrmse["numpy"] + 0.1
-    assert nrmse["int8, trained in float"] > nrmse["int8"] + 0.1
-    coded = task.evaluate(on_coded.predict(as_coded(test, span))[None]).metrics["nrmse"]
-    assert abs(nrmse["int8"] - coded) < 0.02
 
 
 def test_as_coded_are_the_states_that_int8_sees() -> None:

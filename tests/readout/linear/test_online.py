@@ -9,11 +9,8 @@ from linear_problem import problem, relative
 
 from reservoir_hw import Experiment, open_reservoir
 from reservoir_hw.core.errors import ConfigurationError, InputRangeError
-from reservoir_hw.readout import Chunk, LMSReadout, NotSolved, RidgeReadout, RLSReadout
+from reservoir_hw.readout import LMSReadout, NotSolved, RidgeReadout, RLSReadout
 from reservoir_hw.readout.linear.online import RlsConfig
-
-EXAMPLE = Path(__file__).parents[3] / "examples" / "drift" / "experiment.yaml"
-
 
 # ---- against ridge regression and the textbook
 
@@ -197,18 +194,6 @@ def test_a_node_that_comes_alive_late_is_not_blown_up() -> None:
 # ---- tracking, and what a long life brings
 
 
-def test_forgetting_follows_a_change() -> None:
-    states, targets = problem(rows=3000)
-    targets[1500:] = -targets[1500:] + 3 * states[1500:, :1]
-    errors = {
-        forgetting: np.mean(
-            (RLSReadout(forgetting=forgetting).predict_then_update(states, targets)[2500:] - targets[2500:]) ** 2
-        )
-        for forgetting in (1.0, 0.99)
-    }
-    assert errors[0.99] < 0.15 < 10 < errors[1.0]
-
-
 @pytest.mark.parametrize("forgetting", [0.9, 0.99, 0.999])
 def test_poor_excitation_blows_nothing_up(forgetting: float) -> None:
     states, targets = problem(rows=600, outputs=1)
@@ -276,36 +261,10 @@ def test_lms_that_diverges_says_so_and_keeps_its_weights(rate: float, constant: 
     assert readout.n_samples_ == 200
 
 
-def test_fit_takes_chunks() -> None:
-    states, targets = problem()
-    chunks = [Chunk(states[:300], targets[:300], None, True), Chunk(states[300:], targets[300:])]
-    expected = RLSReadout(1.0).fit(states, targets)
-    for source in (chunks, lambda: iter(chunks)):
-        assert relative(RLSReadout(1.0).partial_fit(states, 0 * targets).fit(source).weights_, expected.weights_) < 1e-9
-
-
 # ---- files
 
 
 # ---- in an experiment
-
-
-def rows_of(folder: Path, **changes: Any) -> list[dict[str, float]]:
-    settings = {"run": {"folder": str(folder), "states": None}, "baselines": [], **changes}
-    result = Experiment.from_file(EXAMPLE, set=settings).run(report=False)
-    return [row["metrics"] for row in result.metrics["rows"]]
-
-
-def test_the_example_of_a_drifting_device(tmp_path: Path) -> None:
-    drifting = {"reservoir.vary": {"nonidealities.loop.drift": [0.003]}, "task.test_steps": 12_000}
-    vary = {"readout.keep_learning": [False, True]}
-    stopped, learning = rows_of(tmp_path, **drifting, vary=vary)
-    (ridge,) = rows_of(tmp_path, **drifting, vary={"task.dataset": [0]}, readout={"kind": "ridge", "washout": 100})
-    assert stopped["symbol_error_rate"] > 0.05
-    assert ridge["symbol_error_rate"] > 0.05
-    assert learning["symbol_error_rate"] < 1e-3
-    saved = [RLSReadout.load(path) for path in sorted(tmp_path.glob("*/readout/*.safetensors"))[:2]]
-    assert [readout.n_samples_ for readout in saved] == [2900, 2900 + 12_000]
 
 
 def test_learning_on_is_what_predict_then_update_does_to_the_same_states(tmp_path: Path) -> None:
@@ -346,17 +305,6 @@ def test_padding_is_neither_learned_nor_answered(tmp_path: Path) -> None:
     assert task.train.lengths is not None
     assert task.test.lengths is not None
     assert readout.n_samples_ == task.train.lengths.sum() + task.test.lengths.sum()
-
-
-@pytest.mark.parametrize(
-    "readout", [{"kind": "rls", "forgetting": 0.999}, {"kind": "lms", "rate": 0.01, "normalised": False}], ids=str
-)
-def test_they_are_readouts_of_any_experiment(tmp_path: Path, readout: dict[str, Any]) -> None:
-    changes: dict[str, Any] = {"task.sentences": 200, "reservoir.nodes": 10, "run.folder": str(tmp_path)}
-    path = EXAMPLE.parents[1] / "elman_grammar" / "experiment.yaml"
-    result = Experiment.from_file(path, set={"readout": readout, "baselines": [], **changes}).run(report=False)
-    assert result.status == "complete"
-    assert result.provenance["rows"][0]["readout"]["samples"] > 500
 
 
 def test_where_learning_on_makes_no_sense() -> None:

@@ -9,7 +9,7 @@ import torch
 from reservoir_hw.core.documents import Documents
 from reservoir_hw.readout.baselines.recurrent import RecurrentLM
 from reservoir_hw.readout.training import TrainingOptions, train
-from reservoir_hw.readout.training.documents import DocumentRows, by_length, training_rows_of
+from reservoir_hw.readout.training.documents import DocumentRows, by_length
 
 VOCABULARY = 7
 
@@ -70,11 +70,3 @@ def test_batches_have_documents_of_like_length() -> None:
     spread = [np.ptp(lengths[rows[first : first + 8]]) for first in range(0, 3000, 8)]
     assert np.median(spread) < 10
     np.testing.assert_array_equal(by_length(lengths, 8, 0)(1500, 1700), rows[1500:1700])
-
-
-def test_tokens_of_rows_are_what_is_read() -> None:
-    documents = Documents.of(texts(9))
-    rows = training_rows_of(documents, options(), VOCABULARY)
-    for first, stop in ((0, 4), (4, 8), (0, 9), (0, 30), (7, 12)):
-        counted = sum(int((rows.get(row, row + 1, torch.device("cpu"))[1] >= 0).sum()) for row in range(first, stop))
-        assert rows.tokens(first, stop) == counted

@@ -110,20 +110,3 @@ def test_a_readout_on_states_takes_them_too() -> None:
     )
     assert result.history[-1].metrics == {"bias": pytest.approx(float(readout.bias.detach()[0]))}
     assert result.losses[-1] < math.log(3)
-
-
-def test_tensorboard_shows_a_training(tmp_path: Path) -> None:
-    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-    from torch.utils.tensorboard import SummaryWriter
-
-    with SummaryWriter(str(tmp_path)) as writer:
-
-        def on_row(step: int, model: nn.Module, metrics: Mapping[str, float]) -> None:
-            for name, value in metrics.items():
-                writer.add_scalar(name, value, step)
-
-        result = train(SmallModel(), TRAIN, VALID, options=options(), evaluate=size, on_row=on_row)
-    shown = EventAccumulator(str(tmp_path)).Reload()
-    for name, values in (("loss", result.losses), ("validation_loss", result.validation_losses[:, 1])):
-        np.testing.assert_allclose([event.value for event in shown.Scalars(name)], values, rtol=1e-6)
-    assert [event.step for event in shown.Scalars("size")] == [7, 14, 21, 28, 30]

@@ -94,15 +94,3 @@ def test_two_processes_are_one(tmp_path: Path) -> None:
     np.testing.assert_allclose(found["losses"], alone.losses, atol=2e-6)
     # 49 make a last batch of one, which two cannot share.
     np.testing.assert_allclose(found["validation"], alone.validation_losses, atol=2e-6)
-
-
-def test_what_the_caller_brings_is_used() -> None:
-    seen: list[tuple[int, bool]] = []
-    model = classifier()
-    train(
-        model,
-        Ups(),
-        options=options(steps=4, epochs=None, evaluation_steps=None, log_steps=2),
-        on_row=lambda step, given, metrics: seen.append((step, given is model)),
-    )
-    assert seen == [(2, True), (4, True)]

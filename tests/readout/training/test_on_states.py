@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 import torch
 from served import ipc_address, served
-from torch import Tensor
 from training_case import VOCABULARY, digest, options, text
 from training_models import NODES, WIDTH, Death, Deep, epochs, language_model, network
 
@@ -23,11 +22,8 @@ from reservoir_hw.core.store import StateStore
 from reservoir_hw.readout import (
     EsnLM,
     LinearReadout,
-    ReservoirLayer,
     ReservoirLM,
     dense_esn_weights,
-    random_embedding,
-    sparse_esn_lm,
 )
 from reservoir_hw.readout.training import (
     HarvestedShards,
@@ -76,19 +72,6 @@ def test_last_target_alone(reservoir: Esn) -> None:
     assert shards[0].states.shape == (595, 1, NODES)
     result = train_on_states(once.readout, shards, options=chosen)
     np.testing.assert_allclose(result.losses, expected.losses, rtol=0, atol=1e-12)
-
-
-def test_bfloat16_does_not_round_the_states(reservoir: Esn) -> None:
-    seen: list[torch.dtype] = []
-
-    class Watching(LinearReadout):
-        def forward(self, input: Tensor) -> Tensor:
-            seen.append(input.dtype)
-            return super().forward(input)
-
-    shards = [Shard(np.ones((4, 8, NODES), np.float32), np.zeros((4, 8), np.int64))]
-    train_on_states(Watching(NODES, 3), shards, options=epochs(precision="bf16-mixed", epochs=4))
-    assert set(seen) == {torch.float32}
 
 
 def numbered(shapes: list[tuple[int, int]]) -> list[Shard]:
@@ -164,13 +147,6 @@ def test_long_sequences_and_washout(reservoir: Esn) -> None:
         whole = model.features(torch.from_numpy(TRAIN[160:320].astype(np.int64))[None])
     torch.testing.assert_close(shard.states[1:2], whole, rtol=0, atol=1e-12)
     assert train_on_states(model.readout, shards, options=epochs()).losses[-1] < 2.4
-
-
-def test_echo_state_language_model() -> None:
-    model = sparse_esn_lm(30, VOCABULARY, rank=5, connections=4, seed=0)
-    chosen = epochs()
-    result = train_on_states(model.readout, HarvestedShards(model, TRAIN, options=chosen, shards=2), options=chosen)
-    assert result.losses[-1] < result.losses[0]
 
 
 def test_state_that_is_not_finite() -> None:
@@ -250,17 +226,6 @@ def test_harvest_of_a_noisy_device_goes_on_bit_for_bit(tmp_path: Path) -> None:
         assert device.counters.steps < 187 * 16
 
 
-def test_two_processes_do_not_fill_one_store(reservoir: Esn, tmp_path: Path) -> None:
-    lock = HostLock(f"store {(tmp_path / 'states').resolve()}")
-    lock.acquire()
-    try:
-        shards = HarvestedShards(language_model(reservoir), TRAIN, options=epochs(), folder=tmp_path / "states")
-        with pytest.raises(ConfigurationError, match=r"being filled by another process.*harvest\(\) in one process"):
-            _ = shards[0]
-    finally:
-        lock.release()
-
-
 def test_any_backend(reservoir: Esn) -> None:
     """The same network behind a socket gives the same training, states computed beforehand or in every step."""
     chosen = epochs()
@@ -327,38 +292,41 @@ def test_noise_that_was_kept_behind_another_transport_is_told(tmp_path: Path, ca
     assert "cannot go on where it was" in caplog.text
 
 
-def test_states_of_another_input_map_are_refused(reservoir: Esn, tmp_path: Path) -> None:
-    def mapped(**keys: Any) -> HarvestedShards:
-        model = ReservoirLM(
-            random_embedding(VOCABULARY, WIDTH, seed=1), ReservoirLayer(reservoir, **keys), LinearReadout(NODES, 11)
-        ).double()
-        return HarvestedShards(model, TRAIN, options=epochs(), shards=2, folder=tmp_path / "store")
+def test_states_of_another_map_or_recurrence_are_refused(reservoir: Esn, tmp_path: Path) -> None:
+    def mapped(**keys: Any) -> ReservoirLM:
+        return language_model(reservoir, **keys)
 
-    kept = mapped()[0]
-    for keys, message in (
-        ({"scale": 0.1}, r"states with constants\.layer\.scale 1\.0, these would have 0\.1"),
-        ({"offset": 0.1}, r"states with constants\.layer\.offset 0\.0, these would have 0\.1"),
-        ({"limit": 0.5}, r"states with constants\.layer\.limit None, these would have 0\.5"),
-    ):
-        with pytest.raises(ConfigurationError, match=message):
-            mapped(**keys)[0]
-    assert torch.equal(mapped()[0].states, kept.states)
-
-
-def test_states_of_another_frozen_recurrence_are_refused(tmp_path: Path) -> None:
-    def made(leak: float, activation: Any = "tanh") -> EsnLM:
+    def made(leak: float = 0.8, activation: Any = "tanh") -> EsnLM:
         weights = dense_esn_weights(9, VOCABULARY, leak=leak, seed=0)
         return EsnLM(weights, LinearReadout(9, VOCABULARY), activation=activation)
 
-    def shards(model: EsnLM) -> HarvestedShards:
-        return HarvestedShards(model, TRAIN, options=epochs(), shards=2, folder=tmp_path / "store")
+    def shards(model: Any) -> HarvestedShards:
+        return HarvestedShards(model, TRAIN, options=epochs(), shards=2, folder=tmp_path / type(model).__name__)
 
-    kept = shards(made(0.8))[0].states
-    assert torch.equal(shards(made(0.8))[0].states, kept)
-    with pytest.raises(ConfigurationError, match=r"holds states with constants\.model\.leak 0\.8, .*have 0\.3"):
-        shards(made(0.3))[0]
-    with pytest.raises(ConfigurationError, match=r"constants\.model\.activation tanh, these would have relu"):
-        shards(made(0.8, "relu"))[0]
+    refused: dict[Any, list[tuple[dict[str, Any], str]]] = {
+        mapped: [
+            ({"scale": 0.1}, r"states with constants\.layer\.scale 1\.0, these would have 0\.1"),
+            ({"offset": 0.1}, r"states with constants\.layer\.offset 0\.0, these would have 0\.1"),
+            ({"limit": 0.5}, r"states with constants\.layer\.limit None, these would have 0\.5"),
+        ],
+        made: [
+            ({"leak": 0.3}, r"holds states with constants\.model\.leak 0\.8, .*have 0\.3"),
+            ({"activation": "relu"}, r"constants\.model\.activation tanh, these would have relu"),
+        ],
+    }
+    for make, changes in refused.items():
+        kept = shards(make())[0].states
+        for keys, message in changes:
+            with pytest.raises(ConfigurationError, match=message):
+                shards(make(**keys))[0]
+        assert torch.equal(shards(make())[0].states, kept)
+    lock = HostLock(f"store {(tmp_path / 'ReservoirLM').resolve()}")
+    lock.acquire()
+    try:
+        with pytest.raises(ConfigurationError, match=r"being filled by another process.*harvest\(\) in one process"):
+            HarvestedShards(mapped(), TRAIN, options=epochs(), shards=2, folder=tmp_path / "ReservoirLM")[1]
+    finally:
+        lock.release()
 
 
 def test_states_in_double_precision_under_autocast(reservoir: Esn) -> None:

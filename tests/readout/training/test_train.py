@@ -86,14 +86,6 @@ def test_equals_a_float64_reference() -> None:
     np.testing.assert_allclose(model.matrix.detach().numpy(), expected, rtol=0, atol=1e-10)
 
 
-def test_accumulation_is_a_larger_batch() -> None:
-    small, large = SmallModel(dropout=0.0).double(), SmallModel(dropout=0.0).double()
-    a = train(small, TRAIN, options=options(batch=4, accumulate=4))
-    b = train(large, TRAIN, options=options(batch=16, accumulate=1))
-    np.testing.assert_allclose(a.losses, b.losses, rtol=0, atol=1e-12)
-    torch.testing.assert_close(small.state_dict(), large.state_dict(), rtol=0, atol=1e-9)
-
-
 def test_repeats_itself_and_leaves_random_numbers_alone() -> None:
     torch.manual_seed(3)
     before = torch.get_rng_state()
@@ -256,32 +248,24 @@ def test_loss_that_is_not_finite(tmp_path: Path, value: float) -> None:
     assert "the weights before it are in" in str(caught.value)
     with pytest.raises(NotFinite, match=r"step 7.*no checkpoint was written before"):
         train(Diverging(value), corpus, options=options(steps=20))
+    with pytest.raises(NotFinite, match=r"step 6: the validation loss after it is (nan|inf)"):
+        train(Diverging(value), text(3000) % 10, corpus_with_trouble_in_window(7)[:500], options=options())
 
 
-def test_gradient_that_is_not_finite_changes_nothing() -> None:
+def test_other_numbers_that_are_not_finite() -> None:
     class Root(Bigram):
         def loss(self, tokens: Tensor, targets: Tensor) -> Tensor:
             # √x has no finite slope at 0, where the matrix begins.
             return super().loss(tokens, targets) + self.matrix.sqrt().sum()
 
-    model = Root()
+    root, model = Root(), SmallModel()
     with pytest.raises(NotFinite, match=r"step 0: a gradient is (nan|inf)"):
-        train(model, TRAIN, options=options())
-    assert not model.matrix.any()
-
-
-def test_activation_that_is_not_finite_says_the_step() -> None:
-    model = SmallModel()
+        train(root, TRAIN, options=options())
+    assert not root.matrix.any()
     with torch.no_grad():
         model.norm.weight[2] = math.nan
     with pytest.raises(InputRangeError, match=r"step 0: features at .* nan"):
         train(model, TRAIN, options=options())
-
-
-def test_validation_loss_that_is_not_finite() -> None:
-    held_out = corpus_with_trouble_in_window(7)[:500]
-    with pytest.raises(NotFinite, match="step 6: the validation loss after it is nan"):
-        train(Diverging(), text(3000) % 10, held_out, options=options())
 
 
 def test_ctrl_c_in_a_step_that_fails(tmp_path: Path) -> None:

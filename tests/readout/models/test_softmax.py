@@ -256,3 +256,66 @@ def test_shapes_and_types_that_do_not_fit() -> None:
         LowRankReadout(6, 11, 7)
     with pytest.raises(ConfigurationError, match="vocabulary"):
         LinearReadout(6, 0)
+
+
+NODES, HIDDEN, CHARACTERS = 9, 4, 7
+
+
+def attention_readout() -> AttentionReadout:
+    torch.manual_seed(2)
+    return AttentionReadout(NODES, HIDDEN, CHARACTERS).double()
+
+
+def states(*shape: int) -> np.ndarray:
+    return np.random.default_rng(4).uniform(-1, 1, (*shape, NODES))
+
+
+def equations(model: AttentionReadout, r: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Köster & Uchida 2026, eq. 3-5, for one state r (nodes,): W_att and the logits."""
+    numbers = {name: p.detach().numpy() for name, p in model.named_parameters()}
+    hidden = np.maximum(numbers["net.weight"] @ r + numbers["net.bias"], 0)
+    W_att = np.empty((HIDDEN, NODES))
+    for i in range(HIDDEN):
+        for n in range(NODES):
+            row = i * NODES + n
+            W_att[i, n] = numbers["attention.weight"][row] @ hidden + numbers["attention.bias"][row]
+    return W_att, numbers["out.weight"] @ (W_att @ r) + numbers["out.bias"]
+
+
+@pytest.mark.parametrize(
+    ("nodes", "hidden", "count"),
+    [(75, 13, 15464), (75, 19, 31124), (100, 20, 45259), (150, 25, 102809), (160, 30, 155459)],
+)
+def test_counts_of_table_1(nodes: int, hidden: int, count: int) -> None:
+    assert sum(p.numel() for p in AttentionReadout(nodes, hidden, 59).parameters()) == count
+
+
+def test_logits_follow_the_equations() -> None:
+    model, r = attention_readout(), states(2, 5)
+    logits = model(torch.tensor(r)).detach().numpy()
+    attention = model.attention_weights(torch.tensor(r)).detach().numpy()
+    assert logits.shape == (2, 5, CHARACTERS)
+    for index in np.ndindex(2, 5):
+        W_att, truth = equations(model, r[index])
+        np.testing.assert_allclose(attention[index], W_att, rtol=0, atol=1e-12)
+        np.testing.assert_allclose(logits[index], truth, rtol=0, atol=1e-12)
+
+
+def test_attention_weights_are_never_held() -> None:
+    positions, chunk, nodes, hidden = 4096, 64, 75, 13
+    torch.manual_seed(0)
+    model = AttentionReadout(nodes, hidden, 59)
+    r, y = torch.randn(positions, nodes), torch.randint(0, 59, (positions,))
+    with watched() as forward, torch.no_grad():
+        model(r)
+    assert forward.largest // 4 <= positions * hidden * hidden < positions * hidden * nodes / 5
+    with watched() as loss:
+        cross_entropy(model, r, y, chunk=chunk).backward()
+    assert loss.largest // 4 <= max(positions * nodes, hidden * hidden * nodes)
+
+
+def test_what_attention_refuses() -> None:
+    with pytest.raises(ShapeError, match=r"states must be \(\.\.\., 9\)"):
+        attention_readout()(torch.zeros(2, 8, dtype=torch.float64))
+    with pytest.raises(ConfigurationError, match="hidden"):
+        AttentionReadout(9, 0, 7)

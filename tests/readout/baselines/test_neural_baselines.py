@@ -328,12 +328,12 @@ def test_a_window_without_a_mask_takes_one_pass_where_its_end_is_all_that_counts
         (lambda: RecurrentLM(59, 7, dropout=-0.1), "dropout"),
         (lambda: SRN(59, outputs="tanh"), "outputs"),  # type: ignore[arg-type]
         (lambda: SRN(59, gradient="stop"), "gradient"),  # type: ignore[arg-type]
-        (lambda: SRN(59, 0), ""),
+        (lambda: SRN(59, 0), "hidden"),
         (lambda: train_in_stages(SRN(59), {}), "corpora is empty"),
     ],
 )
 def test_refused(make: Any, message: str) -> None:
-    with pytest.raises(ConfigurationError, match=message or "SRN|hidden"):
+    with pytest.raises(ConfigurationError, match=message):
         make()
 
 

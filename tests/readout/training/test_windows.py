@@ -13,7 +13,6 @@ from reservoir_hw.readout.training.windows import (
     digest_of,
     drawn,
     evaluation_rows,
-    in_turn,
     shuffled,
     training_rows,
 )
@@ -44,10 +43,6 @@ def test_drawn_is_uniform() -> None:
     assert found.max() == 3
     # Four standard deviations of a binomial count.
     np.testing.assert_allclose(np.bincount(found), 10_000, atol=4 * (40_000 * 0.25 * 0.75) ** 0.5)
-
-
-def test_in_turn() -> None:
-    np.testing.assert_array_equal(in_turn(3)(1, 8), [1, 2, 0, 1, 2, 0, 1])
 
 
 def test_windows_are_pairs_of_token_and_next() -> None:

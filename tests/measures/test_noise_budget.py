@@ -34,7 +34,7 @@ def lost_to(noise: float) -> float:
     return NODES - float(np.trace(np.linalg.solve(S + noise**2 * np.eye(NODES), S)))
 
 
-@pytest.mark.parametrize("noise", [0.01, 0.1])
+@pytest.mark.parametrize("noise", [0.1, pytest.param(0.01, marks=pytest.mark.slow)])
 def test_planted_noise_is_found_and_the_budget_adds_up(noise: float) -> None:
     true, half = lost_to(noise), lost_to(noise / 2**0.5)
     found = [budget(noise, seed) for seed in range(4)]

@@ -16,12 +16,16 @@ x = np.random.default_rng(0).standard_normal((300, 4))
 for readout in (RLSReadout(), LMSReadout(), RidgeReadout()): readout.fit(x, x[:, :1]).predict(x)
 dir(reservoir_hw.readout)
 """
+TRAIN = """
+from reservoir_hw.readout.training import TrainingOptions, CharTokenizer
+assert "torch" not in sys.modules
+from reservoir_hw.readout.training import train
+"""
 RUN = "import reservoir_hw.readout.edge.runner, reservoir_hw.readout.edge.verification, reservoir_hw.readout.edge.diff"
 LOADED: dict[str, tuple[str, set[str]]] = {
     "readouts that learn without gradients": (LEARNED, {"torch", "scipy", "numba", "sklearn"}),
     "a bundle": (RUN, {"torch", "onnx", "zarr", "matplotlib", "scipy", "numba", "safetensors"}),
-    "options": ("from reservoir_hw.readout.training import TrainingOptions, CharTokenizer", {"torch"}),
-    "training": ("from reservoir_hw.readout.training import train", {"lightning_fabric"}),
+    "training": (TRAIN, {"lightning_fabric"}),
 }
 MISSING = """
 sys.modules["torch"] = None

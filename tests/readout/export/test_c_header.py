@@ -212,7 +212,7 @@ def test_no_warning_where_everything_is_inlined(compiler: str, tmp_path: Path) -
 
 
 @needs_cc
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=8, deadline=None)
 @given(data=st.data())
 def test_any_shape_and_size(data: st.DataObject, tmp_path_factory: pytest.TempPathFactory) -> None:
     features, outputs = data.draw(st.integers(1, 300)), data.draw(st.integers(1, 70))

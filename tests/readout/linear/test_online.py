@@ -113,7 +113,7 @@ MADE = [
 
 
 @pytest.mark.parametrize("make", MADE)
-@pytest.mark.parametrize("batch", [1, 3, 60])
+@pytest.mark.parametrize("batch", [1, 30])
 def test_chunks_and_single_steps_make_no_difference(make: Any, batch: int) -> None:
     states, targets = (
         array.reshape(batch, -1, array.shape[1]) for array in problem(rows=(130 if batch < 60 else 40) * batch)

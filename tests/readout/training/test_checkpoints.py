@@ -148,9 +148,8 @@ TRAININGS: dict[str, tuple[Callable[..., Trained], int]] = {
     "examples": (on_examples, 30),
     "examples in batches": (in_batches, 30),
     "shards that are harvested": (on_harvested, 23),
-    # Of 40 steps: in the first visit of a shard, between two, in the second visit, after everything.
+    # Of 40 steps: in the first visit of a shard, and in the second.
     "noisy shards, first": (partial(on_harvested, noise=0.1, shards=2), 5),
-    "noisy shards, between": (partial(on_harvested, noise=0.1, shards=2), 11),
     "noisy shards, second": (partial(on_harvested, noise=0.1, shards=2), 26),
     "a noisy device": (through, 15),
     "a noisy device in any attribute": (partial(through, made=Deep), 12),

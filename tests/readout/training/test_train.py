@@ -139,7 +139,7 @@ def test_stops_early_and_keeps_the_best(tmp_path: Path) -> None:
     assert resumed.losses.tolist() == result.losses.tolist()
 
 
-@pytest.mark.parametrize("damage", ["gone", "cut"])
+@pytest.mark.parametrize("damage", ["cut", pytest.param("gone", marks=pytest.mark.slow)])
 def test_best_weights_that_are_lost(damage: str, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     given = options(steps=400, evaluation_steps=5, patience=2, learning_rate=0.2, keep="best", final_rate=1.0)
     result = train(SmallModel(width=40), text(300), VALID, options=given, folder=tmp_path)

@@ -42,7 +42,7 @@ PASTS = np.stack([0.5 ** np.arange(100.0) * past for past in range(1, 5)])[:, :,
 SERIES = random(3).standard_normal((8, 50, 2))
 STILL = np.zeros((4, 50, 1))
 
-capacities = partial(information_processing_capacity, WHITE, WHITE)
+capacities: Any = partial(information_processing_capacity, WHITE, WHITE)
 transition = partial(lyapunov_from_transition, lambda v, x: x)
 spectrum = partial(lyapunov_spectrum, lambda t, x: x * np.inf)
 budget = partial(noise_budget, max_delays=(8, 4))

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,8 @@ from hypothesis.extra.numpy import arrays
 
 from reservoir_hw.core.errors import ConfigurationError, NotOpen, ShapeError
 from reservoir_hw.readout.baselines import NGram, NGramBaseline
+
+WRONG: list[Any] = [1, 4, "2"]
 
 
 def paper_probability(train: np.ndarray, context: list[int], word: int, size: int) -> float:
@@ -55,7 +58,7 @@ def test_smoothing() -> None:
 @pytest.mark.parametrize(
     ("use", "error", "message"),
     [
-        *((lambda order=order: NGram(order), ConfigurationError, "order is") for order in (1, 4, "2")),
+        *((partial(NGram, order), ConfigurationError, "order is") for order in WRONG),
         (lambda: NGram(2, 0.0), ConfigurationError, "NGram: smoothing = .*: input should be greater than 0"),
         (lambda: NGram(2, float("nan")), ConfigurationError, "smoothing = .*: input should be a finite number"),
         (lambda: NGram(2).predict(np.array([[0]])), NotOpen, "before fit"),

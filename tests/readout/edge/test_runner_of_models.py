@@ -58,7 +58,7 @@ def model(stack: ExitStack, kind: str) -> tuple[SequenceClassifier, list[Reservo
         inputs = INPUTS + NODES if kind == "driven" else INPUTS
         devices = [stack.enter_context(open_reservoir({"kind": "esn", "inputs": inputs, "nodes": NODES}))]
         made = DrivenCandidate if kind == "driven" else SettableCandidate
-        candidate = made(ReservoirLayer(devices[0], **({"limit": 0.6} if kind == "driven" else {})))
+        candidate = made(ReservoirLayer(devices[0], limit=0.6 if kind == "driven" else None))
     classifier = SequenceClassifier(GatedRecurrence(candidate), CLASSES).eval()
     with torch.no_grad():
         for parameter in classifier.parameters():

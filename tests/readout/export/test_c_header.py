@@ -248,7 +248,7 @@ def test_any_shape_and_size(data: st.DataObject, tmp_path_factory: pytest.TempPa
 def test_int8_computes_what_the_emulation_says(kind: str, tmp_path: Path) -> None:
     readout, features, nodes = trained(kind)
     recorded = np.tanh(features)
-    span = {"state_range": (recorded[:, :nodes].min(), recorded[:, :nodes].max())}
+    span: dict[str, Any] = {"state_range": (recorded[:, :nodes].min(), recorded[:, :nodes].max())}
     if nodes < 13:
         span["input_range"] = (recorded[:, nodes:].min(), recorded[:, nodes:].max())
     assert c_header(readout, precision="int8", calibration=recorded) == c_header(readout, precision="int8", **span)

@@ -6,13 +6,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from measures.known import delayed, linear, random
+from measures.known import delayed, random
 
 from reservoir_hw import open_reservoir
-from reservoir_hw.core.errors import ConfigurationError, InputRangeError, ShapeError
-from reservoir_hw.measures import Live, information_processing_capacity, memory_capacity
+from reservoir_hw.measures import information_processing_capacity, memory_capacity
 
-STEPS = 100_000
+STEPS = 40_000
 
 
 def states_of(reservoir: dict[str, Any], steps: int = STEPS, washout: int = 1000) -> tuple[np.ndarray, np.ndarray]:
@@ -34,7 +33,7 @@ def test_memory_of_a_delay_line_is_its_length() -> None:
     assert found.interval.low <= 30 <= found.interval.high
 
 
-@pytest.mark.parametrize("nodes", [10, 50])
+@pytest.mark.parametrize("nodes", [10])
 def test_memory_of_a_ring_follows_its_formula(nodes: int) -> None:
     # Fed at one node: delay k stands in node k mod nodes, among its own rounds before.
     radius = 0.95
@@ -147,80 +146,7 @@ def test_intervals_hold_what_they_promise() -> None:
     assert (hits / runs <= 0.99).all()
 
 
-def test_live_as_on_arrays() -> None:
-    with linear(0.9 * np.roll(np.eye(20), 1, axis=0)) as ring:
-        live = Live(ring, steps=10_000, washout=500, max_delay=100)
-        assert live.memory_capacity().value == pytest.approx(20, rel=0.01)
-        assert 20 * 0.97 <= live.processing_capacity().value <= 20
-        inputs, states = live.recording()
-        again = memory_capacity(inputs, states, max_delay=100, washout=500)
-        assert again.value == live.memory_capacity().value
-
-
-class Lazy:
-    """States that can only be sliced, as on disk; remembers the largest slice."""
-
-    def __init__(self, states: np.ndarray) -> None:
-        self._states, self.largest = states, 0
-        self.shape, self.dtype, self.ndim = states.shape, states.dtype, states.ndim
-
-    def __getitem__(self, key: Any) -> np.ndarray:
-        piece = self._states[key]
-        self.largest = max(self.largest, len(piece))
-        return piece
-
-
-def test_states_are_read_in_pieces() -> None:
-    rng = random(9)
-    u = rng.uniform(-1, 1, 30_000)
-    x = np.stack([delayed(u, k) for k in range(3)], axis=1).astype(np.float32)
-    states = Lazy(x[None])
-    found = memory_capacity(u[None, :, None], states, max_delay=5)
-    assert found.value == pytest.approx(3, rel=1e-6)
-    assert states.largest <= 4096
-
-
-@pytest.mark.parametrize(
-    ("change", "error", "message"),
-    [
-        (lambda u, x: (u[:50], x), ShapeError, "same sequences and steps"),
-        (lambda u, x: (u, x[None, None]), ShapeError, "sequences, time, nodes"),
-        (lambda u, x: (np.where(u > 0.99, np.nan, u), x), InputRangeError, "inputs are not finite"),
-        (lambda u, x: (u, np.where(x > 0.99, np.nan, x)), InputRangeError, "not finite between the steps"),
-        (lambda u, x: (np.ones_like(u), x), InputRangeError, "channel 0 never changes"),
-        (lambda u, x: (u, np.full_like(x, 1e3)), InputRangeError, "constant"),
-        (lambda u, x: (u[:8], x[:8]), ConfigurationError, "8 steps"),
-        (lambda u, x: (u[:24], x[:24]), ShapeError, "more than twice as many steps as nodes"),
-        (lambda u, x: (u[:45], x[:45]), ShapeError, "too few for an interval"),
-    ],
-)
-def test_what_cannot_be_measured(change: Any, error: type[Exception], message: str) -> None:
-    u = random().uniform(-1, 1, 500)
-    x = np.stack([delayed(u, k) for k in range(8)], axis=1)
-    inputs, states = change(u[:, None], x)
-    with pytest.raises(error, match=message):
-        memory_capacity(inputs, states, max_delay=10)
-    with pytest.raises(error, match=message):
-        information_processing_capacity(inputs, states, max_delays=(10,))
-
-
-def test_inputs_that_the_capacity_is_not_defined_for() -> None:
-    rng = random(10)
-    white = rng.uniform(-1, 1, (3000, 1))
-    slow = (white[1:] + white[:-1])[1:]
-    x = np.concatenate([white[2:], white[1:-1]], axis=1)
-    with pytest.raises(InputRangeError, match="correlated over time"):
-        information_processing_capacity(slow, x, max_delays=(5,))
-    assert "correlated over time" in memory_capacity(slow, x, max_delay=5).note
-    with pytest.raises(InputRangeError, match="not uniform"):
-        information_processing_capacity(rng.standard_normal((2998, 1)), x, max_delays=(5, 5))
-    with pytest.raises(InputRangeError, match="outside the input_range"):
-        information_processing_capacity(white[2:], x, max_delays=(5,), input_range=(0, 1))
-    with pytest.raises(InputRangeError, match="too few different values"):
-        information_processing_capacity(np.sign(white[2:]), x, max_delays=(5, 5), distribution="empirical")
-    with pytest.raises(ConfigurationError, match="functions of degree 3"):
-        information_processing_capacity(white[2:], x, max_delays=(5, 5, 500))
-    with pytest.raises(ConfigurationError, match="distribution"):
-        information_processing_capacity(white[2:], x, max_delays=(5,), distribution="odd")  # type: ignore[arg-type]
-    with pytest.raises(ConfigurationError, match="confidence"):
-        memory_capacity(white[2:], x, max_delay=5, confidence=95)
+def test_correlated_inputs_are_told() -> None:
+    white = random(10).uniform(-1, 1, (3000, 1))
+    slow = white[1:] + white[:-1]
+    assert "correlated over time" in memory_capacity(slow, white[1:], max_delay=5).note

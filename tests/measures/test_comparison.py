@@ -28,7 +28,7 @@ def test_false_alarms_are_rare_whatever_the_noise_looks_like(white: float, commo
     p = np.array(
         [
             compare_repeats(drives(random, white, common), drives(random, white, common), spread=0.7).p
-            for _ in range(200)
+            for _ in range(100)
         ]
     )
     for level in (0.05, 0.2, 0.5):
@@ -36,7 +36,7 @@ def test_false_alarms_are_rare_whatever_the_noise_looks_like(white: float, commo
         assert level / 5 <= np.mean(p <= level) <= level + 5 * (level * (1 - level) / len(p)) ** 0.5
 
 
-@pytest.mark.parametrize(("white", "common"), [(0.1, 0.0), (0.1, 0.1)])
+@pytest.mark.parametrize(("white", "common"), [(0.1, 0.1)])
 def test_what_could_have_been_seen_is_seen(white: float, common: float) -> None:
     random = np.random.default_rng(1)
     quiet = [

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import numpy as np
-import pytest
 from measures.known import random
 
-from reservoir_hw.core.errors import ConfigurationError
 from reservoir_hw.measures import coverage
 
 
@@ -26,8 +24,3 @@ def test_the_interval_holds_the_mean_over_settings() -> None:
     found = [coverage(reached(seed), reached(seed), nodes=100) for seed in range(40)]
     mean = np.mean([one.value for one in found])
     assert np.mean([one.interval.low <= mean <= one.interval.high for one in found]) > 0.85
-
-
-def test_as_many_settings_beside() -> None:
-    with pytest.raises(ConfigurationError, match="there are 3 and 2"):
-        coverage(np.ones((3, 3)), np.ones((2, 3)), nodes=10)

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
 import pytest
 from measures.known import Map, correlated, linear, non_normal_matrix, random, random_matrix
 
-from reservoir_hw import open_reservoir
-from reservoir_hw.core.errors import ConfigurationError, InputRangeError, ShapeError
+from reservoir_hw.core.errors import InputRangeError
 from reservoir_hw.measures import Live, echo_state_index, lyapunov_from_replicas, lyapunov_from_transition
 
 RADIUS = 0.9
@@ -80,15 +80,6 @@ def test_responses_that_still_approach_are_not_counted_as_different(f: Any, inde
     assert "approaching" not in late.note
 
 
-def test_an_esn_that_forgets_slowly() -> None:
-    """Spectral radius 1 and a faint input: the Lyapunov exponent is -0.0017."""
-    with open_reservoir({"kind": "esn", "nodes": 100, "spectral_radius": 1.0, "input_scaling": 0.05}, inputs=1) as esn:
-        found = Live(esn).echo_state_index()
-    assert found.value == 1
-    assert found.interval.high > 1
-    assert "drive longer" in found.note
-
-
 @pytest.mark.parametrize("steps", [12, 60, 400, 2000])
 def test_neither_chaos_nor_stable_branches_approach(steps: int) -> None:
     for f, index in ((chaotic, 10), (bistable, 2)):
@@ -110,12 +101,9 @@ def test_noise_does_not_split_a_response() -> None:
     x += 0.05 * rng.standard_normal(x.shape)
     assert echo_state_index(x).value == 10
     assert echo_state_index(x, noise=0.05 * 2**0.5).value == 2
-    with pytest.raises(InputRangeError, match="too noisy"):
-        echo_state_index(x, noise=0.5)
 
 
-@pytest.mark.parametrize(("f", "index"), [(contracting, 1), (bistable, 2)])
-@pytest.mark.parametrize("noise", [0.0, 0.02])
+@pytest.mark.parametrize(("f", "index", "noise"), [(contracting, 1, 0.0), (bistable, 2, 0.02)])
 def test_live_echo_state_index(f: Any, index: int, noise: float) -> None:
     with Map(f, noise=noise, max_batch=3, continuity="free_running") as device:
         assert Live(device, steps=2000, washout=20).echo_state_index().value == index
@@ -161,8 +149,6 @@ def test_chaos_has_a_positive_exponent() -> None:
     assert found.value == pytest.approx(np.log(1.9), abs=0.01)
     with pytest.raises(InputRangeError, match="do not come closer"):
         lyapunov_from_replicas(after_pasts(chaotic, 4))
-    with pytest.raises(InputRangeError, match="do not come closer"):
-        lyapunov_from_replicas(np.repeat(after_pasts(contracting, 1), 4, axis=0))
 
 
 def test_a_device_that_holds_whole_levels_alone() -> None:
@@ -186,15 +172,6 @@ def test_a_delay_line_forgets_at_once() -> None:
         found = live.lyapunov_from_replicas()
         assert found.value == -np.inf
         assert "after 5 steps" in found.note
-    with pytest.raises(InputRangeError, match="too fast for a slope"):
-        lyapunov_from_replicas(after_pasts(lambda x, u: 0.05 * x + u, 4) + 1e-3 * random().standard_normal((4, 400, 1)))
-
-
-def test_a_device_that_cannot_be_set_is_measured_by_replicas() -> None:
-    with Map(lambda x, u: 0.8 * x + u, noise=1e-3, max_batch=1, continuity="free_running") as device:
-        found = Live(device, steps=2000, washout=50).lyapunov_exponent()
-    assert "pairs" in found.note
-    assert found.value == pytest.approx(np.log(0.8), abs=0.02)
 
 
 @pytest.mark.slow
@@ -219,23 +196,18 @@ def test_intervals_hold_what_they_promise() -> None:
     assert (rates <= 0.99).all()
 
 
-def test_what_cannot_be_measured() -> None:
-    x = after_pasts(contracting, 4)
-    for measure in (echo_state_index, lyapunov_from_replicas):
-        with pytest.raises(InputRangeError, match="not finite"):
-            measure(np.where(x > 0.5, np.nan, x))
-        with pytest.raises(ShapeError, match="at least 2"):
-            measure(x[:1])
-    with pytest.raises(ShapeError, match="initial, time, nodes"):
-        echo_state_index(x[0])
-    with pytest.raises(ConfigurationError, match="window"):
-        echo_state_index(x, window=0)
-    with pytest.raises(ConfigurationError, match="negative"):
-        echo_state_index(x, tolerance=-1.0)
-    u = np.zeros((4, 50, 1))
-    with pytest.raises(ShapeError, match="4 trials and states for 2"):
-        lyapunov_from_transition(lambda v, y: y, u, x[:2, 0])
-    with pytest.raises(ConfigurationError, match="settle"):
-        lyapunov_from_transition(lambda v, y: y, u, x[:, 0], settle=50)
-    with pytest.raises(ConfigurationError, match="size"):
-        lyapunov_from_transition(lambda v, y: y, u, x[:, 0], settle=5, size=0.0)
+@pytest.mark.parametrize("noise", [1e-2, 1e-3])
+def test_noise_makes_the_exponent_a_lower_bound(noise: float) -> None:
+    """Ten directions fade at 0.5, one at 0.97 with a hundredth of the size: below the noise nobody sees it."""
+    rng = np.random.default_rng(0)
+    rates = np.array([0.5] * 10 + [0.97])
+    first = rng.standard_normal((8, 11)) * np.array([1.0] * 10 + [0.01])
+    time = np.arange(200)[:, None]
+    states = first[:, None] * rates**time + noise * rng.standard_normal((8, 200, 11))
+    found = lyapunov_from_replicas(states)
+    assert found.interval.low <= math.log(0.97) <= found.interval.high == 0.0
+    assert "At least this" in found.note
+    common = rng.standard_normal((1, 2000, 11))
+    clean = lyapunov_from_replicas(common + first[:, None] * rates ** np.arange(2000)[:, None])
+    assert clean.value == pytest.approx(math.log(0.97), abs=0.01)
+    assert clean.interval.high < 0

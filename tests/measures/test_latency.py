@@ -29,15 +29,15 @@ def response(
 @pytest.mark.parametrize(("steps", "noise", "relax"), [(100, 0.0, 0.5), (400, 0.5, 0.5), (2000, 0.3, 0.1)])
 @pytest.mark.parametrize("late", [0, 1, 3, 6, 20])
 def test_it_is_right_or_unknown(late: int, steps: int, noise: float, relax: float, even: bool) -> None:
-    found = Counter(latency_of(*response(seed, steps, late, noise=noise, relax=relax, even=even)) for seed in range(10))
+    found = Counter(latency_of(*response(seed, steps, late, noise=noise, relax=relax, even=even)) for seed in range(5))
     assert set(found) <= {late, None}
     if steps > 100:
-        assert found[late] >= 8
+        assert found[late] >= 4
 
 
 def test_nothing_is_made_of_what_does_not_answer() -> None:
     """Noise, slow wandering, constant states, too few steps."""
-    for seed in range(200):
+    for seed in range(60):
         random = np.random.default_rng(seed)
         u = random.uniform(-1, 1, (80, 2))
         assert latency_of(u, random.normal(size=(80, 30)).cumsum(axis=0)) is None

@@ -7,8 +7,8 @@ import pytest
 from measures.known import linear, random, random_matrix
 from toys import SnapshotToy
 
-from reservoir_hw.core.errors import ConfigurationError, InputRangeError, NotSupported
-from reservoir_hw.measures import Live, Recorded, kaplan_yorke, lyapunov_spectrum
+from reservoir_hw.core.errors import NotSupported
+from reservoir_hw.measures import Live, kaplan_yorke, lyapunov_spectrum
 from reservoir_hw.tasks.lorenz import KAPLAN_YORKE_DIMENSION, LYAPUNOV_SPECTRUM
 
 H = 0.01
@@ -36,7 +36,7 @@ def on_the_attractor(trials: int) -> np.ndarray:
 
 
 def test_the_lorenz_system_as_published() -> None:
-    found = lyapunov_spectrum(lorenz, on_the_attractor(60), steps=10_500, settle=500)
+    found = lyapunov_spectrum(lorenz, on_the_attractor(60), steps=5_500, settle=500)
     exponents = found.exponents / H
     # The second one is 0: what is left of it is measured by the first.
     assert exponents == pytest.approx(LYAPUNOV_SPECTRUM, rel=0.02, abs=0.02 * LYAPUNOV_SPECTRUM[0])
@@ -70,18 +70,6 @@ def test_the_dimension() -> None:
     assert kaplan_yorke(np.array([0.9056, 0.0, -14.5723])) == pytest.approx(2.06215, abs=1e-5)
     assert np.isnan(kaplan_yorke(np.array([1.0, -0.5])))
     assert kaplan_yorke(np.array([-0.1, -0.2])) == 0
-
-
-def test_what_cannot_be() -> None:
-    with pytest.raises(InputRangeError, match="diverges"):
-        lyapunov_spectrum(lambda t, x: x * np.inf, np.ones((1, 2)), steps=200)
-    with pytest.raises(ConfigurationError, match="exponents is 3, but the state has 2"):
-        lyapunov_spectrum(lorenz, np.ones((1, 2)), steps=200, exponents=3)
-    with pytest.raises(ConfigurationError, match="too few"):
-        lyapunov_spectrum(lorenz, np.ones((1, 3)), steps=100)
-    u = random(0).uniform(-1, 1, (100, 1))
-    with pytest.raises(NotSupported, match="can be set"):
-        Recorded((u, u)).lyapunov_spectrum()
 
 
 def test_a_device_that_rounds() -> None:

@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from reservoir_hw.core.errors import ShapeError
 from reservoir_hw.measures import nodes_of
 
 
@@ -21,14 +20,14 @@ def repeats(seed: int, *, nodes: int = 12, steps: int = 400, noise: float = 0.01
 @pytest.mark.parametrize("noise", [0.0, 0.01, 0.3])
 @pytest.mark.parametrize("count", [2, 10])
 def test_a_healthy_device_has_no_remarks(noise: float, count: int) -> None:
-    for seed in range(50):
+    for seed in range(15):
         found = nodes_of(repeats(seed, noise=noise, count=count))
         assert not found.sentences()
         assert found.noise == pytest.approx(noise, rel=0.2)
 
 
 def test_dead_nodes_behind_noise_and_without() -> None:
-    for seed in range(50):
+    for seed in range(15):
         x = repeats(seed, noise=1e-4)
         x[:, :, 4] = 1e-4 * np.random.default_rng(seed + 100).normal(size=x.shape[:2])
         x[:, :, 6] = 0.25
@@ -93,9 +92,3 @@ def test_rows_show_what_is_worth_a_look() -> None:
     assert len(found.rows(8)) == 8
     assert "33" in [row[0] for row in found.rows(8)]
     assert found.as_dict()["still"][33] is True
-
-
-def test_other_shapes_are_refused() -> None:
-    for shape in ((400, 5), (1, 400, 5), (2, 0, 5)):
-        with pytest.raises(ShapeError, match="of two repeats or more"):
-            nodes_of(np.zeros(shape))

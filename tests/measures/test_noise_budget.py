@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from measures.known import Map, linear, random, random_matrix
+from measures.known import Map, random, random_matrix
 
-from reservoir_hw import open_reservoir
-from reservoir_hw.core.errors import InputRangeError, ShapeError
 from reservoir_hw.measures import Live, NoiseBudget, Recorded, noise_budget
 
 DELAYS = (40, 20, 8, 5)
@@ -36,10 +34,10 @@ def lost_to(noise: float) -> float:
     return NODES - float(np.trace(np.linalg.solve(S + noise**2 * np.eye(NODES), S)))
 
 
-@pytest.mark.parametrize("noise", [0.01, 0.1])
+@pytest.mark.parametrize("noise", [0.1, pytest.param(0.01, marks=pytest.mark.slow)])
 def test_planted_noise_is_found_and_the_budget_adds_up(noise: float) -> None:
     true, half = lost_to(noise), lost_to(noise / 2**0.5)
-    found = [budget(noise, seed) for seed in range(6)]
+    found = [budget(noise, seed) for seed in range(4)]
     for one in found:
         assert one.rank == pytest.approx(one.linear + one.nonlinear + one.lost + one.rest)
         assert one.value == one.lost[0]
@@ -55,14 +53,14 @@ def test_planted_noise_is_found_and_the_budget_adds_up(noise: float) -> None:
             (1, 0.0, one.rest_intervals),
         )
     ]
-    # 24 intervals for 95 %.
-    assert sum(within) >= 19
+    # 16 intervals for 95 %.
+    assert sum(within) >= 13
     assert abs(np.mean([one.rest[0] for one in found])) < 0.1
     assert all(part.high - part.low < 0.4 for one in found for part in one.rest_intervals)
 
 
 def test_no_part_lies_beyond_what_is_possible_where_noise_is_nearly_all() -> None:
-    for seed in range(6):
+    for seed in range(3):
         one = budget(10.0, seed, repeats=3)
         assert 0 <= one.lost[0] <= one.rank[0] == NODES
         for part, interval in (
@@ -138,23 +136,6 @@ def test_a_device_and_its_recording() -> None:
     assert recorded.lost[0] == pytest.approx(one.lost[0], abs=0.02)
 
 
-def test_a_simulated_device_with_planted_noise() -> None:
-    noise, settings = 0.02, {"kind": "esn", "nodes": 10, "dtype": "float64", "spectral_radius": 0.6, "seed": 3}
-    with open_reservoir(settings, inputs=1) as ideal:
-        u = random(5).uniform(-1, 1, (1, 40_000, 1))
-        S = np.cov(np.asarray(ideal.run(u))[0, 200:].T)
-    lost = 10 - float(np.trace(np.linalg.solve(S + noise**2 * np.eye(10), S)))
-    with open_reservoir({**settings, "nonidealities": {"readout": {"noise": noise}}}, inputs=1) as device:
-        found = Live(device, steps=20_000, repeats=4, max_delay=40).noise_budget()
-    assert lost > 1
-    assert found.lost_intervals[0].low <= lost <= found.lost_intervals[0].high
-    for rest in found.rest_intervals:
-        assert rest.low <= 0 <= rest.high
-        assert rest.high - rest.low < 0.5
-    averaged = 10 - float(np.trace(np.linalg.solve(S + noise**2 / 2 * np.eye(10), S)))
-    assert found.lost_intervals[1].low <= averaged <= found.lost_intervals[1].high
-
-
 def test_what_has_no_repetitions() -> None:
     u, states = responses(8000, 0)
     noisy = states + 0.1 * random(9).standard_normal(states.shape)
@@ -166,24 +147,3 @@ def test_what_has_no_repetitions() -> None:
     assert one.interval.low == 0
     assert one.interval.high > lost_to(0.1)
     assert one.rank[0] == pytest.approx(one.linear[0] + one.nonlinear[0] + one.rest[0])
-
-
-def test_numbers_that_fit_nothing() -> None:
-    u, states = responses(1000, 0)
-    with pytest.raises(ShapeError, match="does not fit"):
-        noise_budget(u[:-1], np.stack([states, states]), max_delays=DELAYS)
-    with pytest.raises(InputRangeError, match="correlated over time"):
-        noise_budget(np.cumsum(u, axis=0), np.stack([states, states]), max_delays=DELAYS, distribution="empirical")
-
-
-def test_a_line_without_noise_on_a_device() -> None:
-    with linear(np.diag(np.ones(3), -1)) as line:
-        one = Live(line, steps=1000, washout=20, repeats=2, max_delay=8).noise_budget()
-    assert one.linear[0] == pytest.approx(4, abs=0.1)
-    assert one.lost[0] == pytest.approx(0, abs=1e-9)
-
-
-def test_too_few_steps_for_the_nodes() -> None:
-    u, states = responses(100, 0)
-    with pytest.raises(ShapeError, match="more than twice as many steps as nodes"):
-        noise_budget(u[:55], np.stack([states, states])[:, :55], max_delays=DELAYS)

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 from measures.known import linear, random
 
-from reservoir_hw.core.errors import ConfigurationError, InputRangeError, ShapeError
 from reservoir_hw.measures import Live, generalisation_rank, kernel_rank
 
 
@@ -56,17 +55,3 @@ def test_streams_into_a_delay_line() -> None:
 
 def test_the_same_stream_again_and_again_has_rank_one() -> None:
     assert generalisation_rank(np.tile(random(3).standard_normal(20), (10, 1))).value == 1
-
-
-def test_what_cannot_be_measured() -> None:
-    x = random(4).standard_normal((10, 5))
-    with pytest.raises(ShapeError, match="sets, streams, nodes"):
-        kernel_rank(x[0])
-    with pytest.raises(ShapeError, match="at least 2 streams"):
-        kernel_rank(x[:1])
-    with pytest.raises(InputRangeError, match="not finite"):
-        kernel_rank(np.where(x > 1, np.inf, x))
-    with pytest.raises(ConfigurationError, match="negative"):
-        kernel_rank(x, noise=-1.0)
-    with pytest.raises(ConfigurationError, match="threshold"):
-        kernel_rank(x, threshold=-1.0)

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 from measures.known import Map, correlated, random
 
-from reservoir_hw.core.errors import ConfigurationError, InputRangeError, ShapeError
 from reservoir_hw.measures import Live, Measured, consistency, drift, signal_to_noise
 
 
@@ -174,31 +173,3 @@ def test_the_interval_of_drift_is_simultaneous() -> None:
             interval = drift(x).interval
             hits.append(interval.low <= change / x[:, :, 0].std() <= interval.high)
     assert np.mean(hits) >= 0.95
-
-
-@pytest.mark.parametrize("measure", [consistency, signal_to_noise, drift])
-def test_what_cannot_be_measured(measure: Callable[..., Measured]) -> None:
-    x = random(8).standard_normal((4, 100, 3))
-    with pytest.raises(InputRangeError, match="not finite"):
-        measure(np.where(x > 2, np.nan, x))
-    with pytest.raises(InputRangeError, match="constant"):
-        measure(np.full_like(x, 0.1))
-    with pytest.raises(ShapeError, match="repeats, time, nodes"):
-        measure(x[None])
-    with pytest.raises(ConfigurationError, match="washout"):
-        measure(x, washout=100)
-    with pytest.raises(ConfigurationError, match="confidence"):
-        measure(x, confidence=1.0)
-
-
-def test_too_little_to_measure() -> None:
-    x = random(9).standard_normal((2, 30, 3))
-    for measure in (consistency, signal_to_noise):
-        with pytest.raises(ShapeError, match="same inputs again"):
-            measure(x[:1])
-        with pytest.raises(ShapeError, match="at least 40"):
-            measure(x)
-    with pytest.raises(ShapeError, match="at least 3 segments or repeats"):
-        drift(x)
-    with pytest.raises(ShapeError, match="not 20 of 1"):
-        drift(x[0])

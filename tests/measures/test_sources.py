@@ -9,7 +9,6 @@ import pytest
 from measures.known import Map, linear, random, random_matrix
 from toys import SnapshotToy, Toy
 
-from reservoir_hw.core.errors import ConfigurationError, NotSupported, ReservoirError, ShapeError
 from reservoir_hw.measures import MEASURES, Live, Recorded, Source
 
 
@@ -86,13 +85,6 @@ def test_a_recording_is_measured_as_the_live_device() -> None:
     assert recorded.processing_capacity().value == pytest.approx(expected[1].value, rel=0.02)
     assert recorded.effective_dimension().value == expected[2].value
     recorded.drift()
-    for name in ("consistency", "signal_to_noise", "echo_state_index", "lyapunov_exponent"):
-        with pytest.raises(NotSupported, match="no repeated drives"):
-            getattr(recorded, name)()
-    with pytest.raises(NotSupported, match="as many different input sequences as nodes, 20; there are 1"):
-        recorded.kernel_rank()
-    with pytest.raises(NotSupported, match="similar"):
-        recorded.generalisation_rank()
 
 
 def test_repeated_drives_are_found_among_recordings() -> None:
@@ -120,31 +112,6 @@ def test_repeats_of_a_bistable_device() -> None:
     recorded = Recorded((u, driven(lambda x, v: np.tanh(2 * x + 0.1 * v), u, 0.01)))
     assert recorded.echo_state_index().value == 2
     assert recorded.consistency().value < 0.99
-
-
-@pytest.mark.parametrize(
-    ("make", "error", "message"),
-    [
-        (lambda u, x: Recorded(), ShapeError, "nothing was recorded"),
-        (lambda u, x: Recorded((u, x[:-1])), ShapeError, "same sequences and steps"),
-        (lambda u, x: Recorded((u, x), (u, x[:, :2])), ShapeError, "different devices"),
-        (lambda u, x: Recorded((u, x), washout=100).memory_capacity(), ConfigurationError, "100 steps"),
-        (lambda u, x: Recorded((u, x), max_delay=100).memory_capacity(), ConfigurationError, "100 steps"),
-    ],
-)
-def test_recordings_that_cannot_be_measured(make: Any, error: type[Exception], message: str) -> None:
-    rng = random(3)
-    with pytest.raises(error, match=message):
-        make(rng.uniform(-1, 1, (100, 1)), rng.standard_normal((100, 3)))
-
-
-def test_settings_that_cannot_be_used() -> None:
-    with Toy() as device:
-        for name, value in {"steps": 0, "washout": 3, "repeats": 1, "input_range": (1.0, -1.0)}.items():
-            with pytest.raises(ConfigurationError, match=name):
-                Live(device, **{name: value})  # type: ignore[arg-type]
-    with pytest.raises(ReservoirError, match="not open"):
-        Live(Toy())
 
 
 def test_inputs_that_are_held() -> None:

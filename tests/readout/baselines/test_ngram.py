@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,8 @@ from hypothesis.extra.numpy import arrays
 
 from reservoir_hw.core.errors import ConfigurationError, NotOpen, ShapeError
 from reservoir_hw.readout.baselines import NGram, NGramBaseline
+
+WRONG: list[Any] = [1, 4, "2"]
 
 
 def paper_probability(train: np.ndarray, context: list[int], word: int, size: int) -> float:
@@ -43,46 +46,35 @@ def test_formulas_of_the_paper(train: np.ndarray, test: np.ndarray, order: Any) 
             np.testing.assert_allclose(found[batch, step], expected)
 
 
-def test_unseen_context_is_uniform() -> None:
-    predicted = NGram(3).fit(np.array([[0, 1, 0, 1]]), 3).predict(np.array([[2, 2]]))
-    np.testing.assert_allclose(predicted, 1 / 3)
-
-
-def test_one_step_and_short_training() -> None:
-    assert NGram(3).fit(np.array([[0]]), 2).predict(np.array([[1]])).shape == (1, 1, 2)
-
-
 def test_smoothing() -> None:
     predicted = NGram(2, smoothing=0.5).fit(np.array([[0, 1, 0, 1]]), 2).predict(np.array([[0]]))
     np.testing.assert_allclose(predicted[0, 0], [0.5 / 3, 2.5 / 3])
+    # A context that was never seen.
+    unseen = NGram(3).fit(np.array([[0, 1, 0, 1]]), 3).predict(np.array([[2, 2]]))
+    np.testing.assert_allclose(unseen, 1 / 3)
+    assert NGram(3).fit(np.array([[0]]), 2).predict(np.array([[1]])).shape == (1, 1, 2)
 
 
-@pytest.mark.parametrize("order", [1, 4, "2"])
-def test_order_is_checked(order: Any) -> None:
-    with pytest.raises(ConfigurationError, match="order is"):
-        NGram(order)
-
-
-@pytest.mark.parametrize("smoothing", [0.0, -1.0, float("nan"), float("inf")])
-def test_smoothing_is_checked(smoothing: float) -> None:
-    with pytest.raises(
-        ConfigurationError, match=r"NGram: smoothing = .*: input should be (greater than 0|a finite number)"
-    ):
-        NGram(2, smoothing)
-
-
-def test_symbols_are_checked() -> None:
-    model = NGram(2)
-    with pytest.raises(NotOpen, match="before fit"):
-        model.predict(np.array([[0]]))
-    with pytest.raises(ShapeError, match=r"shape \(3,\)"):
-        model.fit(np.array([0, 1, 2]), 3)
-    with pytest.raises(ConfigurationError, match="outside a vocabulary of 2"):
-        model.fit(np.array([[0, 2]]), 2)
-    with pytest.raises(ConfigurationError, match="token numbers are integers"):
-        model.fit(np.array([[0.0, 1.0]]), 2)
-    with pytest.raises(ConfigurationError, match="outside a vocabulary of 2"):
-        model.fit(np.array([[0, 1]]), 2).predict(np.array([[-1]]))
+@pytest.mark.parametrize(
+    ("use", "error", "message"),
+    [
+        *((partial(NGram, order), ConfigurationError, "order is") for order in WRONG),
+        (lambda: NGram(2, 0.0), ConfigurationError, "NGram: smoothing = .*: input should be greater than 0"),
+        (lambda: NGram(2, float("nan")), ConfigurationError, "smoothing = .*: input should be a finite number"),
+        (lambda: NGram(2).predict(np.array([[0]])), NotOpen, "before fit"),
+        (lambda: NGram(2).fit(np.array([0, 1, 2]), 3), ShapeError, r"shape \(3,\)"),
+        (lambda: NGram(2).fit(np.array([[0, 2]]), 2), ConfigurationError, "outside a vocabulary of 2"),
+        (lambda: NGram(2).fit(np.array([[0.0, 1.0]]), 2), ConfigurationError, "token numbers are integers"),
+        (
+            lambda: NGram(2).fit(np.array([[0, 1]]), 2).predict(np.array([[-1]])),
+            ConfigurationError,
+            "a vocabulary of 2",
+        ),
+    ],
+)
+def test_refused(use: Any, error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message):
+        use()
 
 
 def test_baseline_is_the_model_on_splits() -> None:

@@ -167,7 +167,6 @@ ZIPS: dict[str, tuple[Callable[[bytearray], object], str]] = {
     "compressed": (
         lambda data: _both(data, GOLDEN, 8, 10, "H", 8), r"is compressed: zip it without compression \(zip -0 ",
     ),
-    "unknown method": (lambda data: _both(data, GOLDEN, 8, 10, "H", 99), "is compressed"),
     "other size": (_other_size, "bytes that belong to no entry"),
     "larger than the file": (_larger_than_the_file, "overlaps with another entry"),
     "two sizes": (lambda data: _both(data, "tokenizer.json", 22, 24, "I", 1 << 30), "is compressed"),
@@ -176,26 +175,19 @@ ZIPS: dict[str, tuple[Callable[[bytearray], object], str]] = {
         "'golden.safetensors' has another name where its bytes begin",
     ),
     "crc": (lambda data: _both(data, GOLDEN, 14, 16, "I", 1), "golden.safetensors: does not have the CRC"),
-    "crc of the manifest": (lambda data: _both(data, "manifest.json", 14, 16, "I", 1), "manifest.json: does not have"),
     "overlap": (_overlap, "'graphs/segment_1.onnx' overlaps"),
     "link": (
         lambda data: _patch(data, _central(data, GOLDEN) + 38, "I", (stat.S_IFLNK | 0o777) << 16),
         "'golden.safetensors' is a link, a folder or a device",
     ),
-    "device": (
-        lambda data: _patch(data, _central(data, GOLDEN) + 38, "I", (stat.S_IFCHR | 0o666) << 16), "or a device",
-    ),
     "in front": (_in_front, "bytes that belong to no entry lie before it"),
     "gap": (_gap, "bytes that belong to no entry"),
     "behind": (lambda data: data.extend(b"behind"), "more behind its end"),
     "comment": (_comment, "has a comment"),
-    "comment of an entry": (lambda data: _patch(data, _central(data, GOLDEN) + 32, "H", 5), "zip file is damaged"),
     "directory elsewhere": (lambda data: _zip64_end(data, start=1 << 63), "overlaps|damaged"),
     "directory of any size": (lambda data: _zip64_end(data, size=1 << 62), "zip file is damaged"),
     "cut off": (lambda data: data.__delitem__(slice(len(data) - 1, None)), "or is cut off"),
-    "half": (lambda data: data.__delitem__(slice(len(data) // 2, None)), "or is cut off"),
     "empty": (lambda data: data.clear(), "is no zip file"),
-    "something else": (lambda data: data.__setitem__(slice(0, 4), b"\x7fELF"), "another name where its bytes begin"),
 }  # fmt: skip
 
 
@@ -208,11 +200,17 @@ def test_zip_files(tmp_path: Path, name: str) -> None:
     _refused(tmp_path / "bad.rhw", why, tmp_path)
 
 
-def test_the_end_of_a_large_zip_as_such_is_fine(tmp_path: Path) -> None:
+def test_what_is_strange_and_fine(tmp_path: Path) -> None:
+    """The end of a large zip; a hard link, as copies and file systems make them; graphs within standard operators."""
     data = bytearray(_good_zip(tmp_path).read_bytes())
     _zip64_end(data)
     (tmp_path / "fine.rhw").write_bytes(data)
-    Bundle.open(tmp_path / "fine.rhw").close()
+    good = case()
+    good.files[GRAPHS[0]] = _bytes(_nodes(_if(_scan(helper.make_node("Relu", ["in"], ["out"])))))
+    folder = good.forge(tmp_path / "good")
+    os.link(folder / WEIGHTS, tmp_path / "another name")
+    for path in (tmp_path / "fine.rhw", folder):
+        Bundle.open(path).close()
 
 
 def test_a_directory_as_long_as_the_disk_is_not_read(tmp_path: Path) -> None:
@@ -269,23 +267,6 @@ def _link_file(bad: Path) -> None:
     (bad / GOLDEN).symlink_to(_move_out(bad, GOLDEN))
 
 
-def _link_inside(bad: Path) -> None:
-    (bad / GOLDEN).rename(bad / "graphs" / "g.safetensors")
-    (bad / GOLDEN).symlink_to("graphs/g.safetensors")
-
-
-def _link_folder(bad: Path) -> None:
-    (bad / "graphs").symlink_to(_move_out(bad, "graphs"), target_is_directory=True)
-
-
-def _loop(bad: Path) -> None:
-    (bad / "loop").symlink_to(".", target_is_directory=True)
-
-
-def _dangling(bad: Path) -> None:
-    (bad / "dangling").symlink_to("/nonexistent/file")
-
-
 def _fifo(bad: Path) -> None:
     (bad / GOLDEN).unlink()
     os.mkfifo(bad / GOLDEN)
@@ -306,11 +287,6 @@ def _deep(bad: Path) -> None:
     (bad / "/".join("abcdefgh")).mkdir(parents=True)
 
 
-def _sparse(bad: Path) -> None:
-    with open(bad / "tokenizer.json", "wb") as file:
-        file.truncate(1 << 40)
-
-
 def _sparse_manifest(bad: Path) -> None:
     with open(bad / "manifest.json", "wb") as file:
         file.truncate(1 << 40)
@@ -318,29 +294,19 @@ def _sparse_manifest(bad: Path) -> None:
 
 FOLDERS: dict[str, tuple[Callable[[Path], object], str]] = {
     "link to a file": (_link_file, "'golden.safetensors' is a link"),
-    "link inside": (_link_inside, "'golden.safetensors' is a link"),
-    "link to a folder": (_link_folder, "'graphs' is a link"),
-    "loop": (_loop, "'loop' is a link"),
-    "dangling link": (_dangling, "'dangling' is a link"),
     "link as the manifest": (
         lambda bad: (bad / "manifest.json").symlink_to(_move_out(bad, "manifest.json")), "'manifest.json' is a link",
     ),
     "FIFO": (_fifo, "'golden.safetensors' is neither a file nor a folder"),
     "hard link to another file": (_hard_link, "tokenizer.json: does not have the SHA-256"),
     "extra file": (lambda bad: (bad / "graphs" / "x.so").touch(), "does not list graphs/x.so"),
-    "hidden file": (lambda bad: (bad / ".bashrc").touch(), "called '.bashrc'"),
-    "strange name": (lambda bad: (bad / "a\\b\n").touch(), r"called 'a\\\\b\\n'"),
     "empty folder": (lambda bad: (bad / "empty").mkdir(), "lists nothing in the folder 'empty'"),
     "deep folders": (_deep, "called 'a/b/c/d/e'"),
     "many files": (_many, "more than 1000 files"),
     "missing file": (lambda bad: (bad / "tokenizer.json").unlink(), "lists tokenizer.json, which the bundle does not"),
     "missing manifest": (lambda bad: (bad / "manifest.json").unlink(), "has no manifest.json"),
-    "folder for a file": (
-        lambda bad: ((bad / GOLDEN).unlink(), (bad / GOLDEN).mkdir()), "lists golden.safetensors, which",
-    ),
     "truncated file": (lambda bad: os.truncate(bad / WEIGHTS, 100), "weights.safetensors: has 100 bytes"),
     "longer file": (lambda bad: (bad / GOLDEN).write_bytes((bad / GOLDEN).read_bytes() + b"\0"), "manifest says"),
-    "sparse file": (_sparse, "tokenizer.json: has 1099511627776 bytes, the manifest says"),
     "sparse manifest": (_sparse_manifest, "manifest.json: has 1099511627776 bytes, more than the 4194304"),
 }  # fmt: skip
 
@@ -367,14 +333,6 @@ def test_what_is_no_bundle_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     _refused(tmp_path / "empty", "has no manifest.json", tmp_path)
     (tmp_path / "loop").symlink_to("loop")
     _refused(tmp_path / "loop", "cannot be read: ", tmp_path)
-
-
-@pytest.mark.skipif(os.name != "posix", reason="hard links")
-def test_a_hard_link_is_a_file_like_any_other(tmp_path: Path) -> None:
-    """As copies by rsync --link-dest and file systems that share equal files make them."""
-    good = case().forge(tmp_path / "good")
-    os.link(good / WEIGHTS, tmp_path / "another name")
-    Bundle.open(good).close()
 
 
 # Manifests.
@@ -414,22 +372,15 @@ MANIFESTS: dict[str, tuple[Callable[[], bytes], str]] = {
     "too large": (lambda: _text() + b" " * (4 << 20), "more than the 4194304 of a manifest"),
     "empty": (lambda: b"", "is no JSON"),
     "no JSON": (lambda: b"{'format': 1}", "is no JSON"),
-    "no UTF-8": (lambda: b'{"format": "\xff"}', "is no JSON"),
     "nested lists": (lambda: b"[" * 1_000_000, "is nested too deeply"),
-    "nested objects": (lambda: b'{"a":' * 500_000, "is nested too deeply"),
     "nested in the middle": (lambda: _text(provenance=0).replace(b'"provenance": 0', b'"provenance": {"a": '
                              + b"[" * 5000 + b"]" * 5000 + b"}"), "nested too deeply|recursion"),
     "NaN": (lambda: _text(provenance={"x": float("nan")}), "NaN is no JSON number"),
-    "Infinity": (lambda: _text(provenance={"x": float("inf")}), "Infinity is no JSON number"),
     "too large a number": (lambda: _text(provenance=0).replace(b'"provenance": 0', b'"provenance": {"a": 1e999}'),
                            "a number is too large"),
-    "digits": (lambda: _text(provenance=0).replace(b'"provenance": 0', b'"provenance": {"a": ' + b"9" * 10**6 + b"}"),
-               "is no JSON"),
     "twice": (lambda: _text()[:-1] + b', "precision": "int8"}', "a name occurs twice"),
-    "twice inside": (lambda: _text().replace(b'"graph": ', b'"graph": "x", "graph": ', 1), "a name occurs twice"),
     "array": (lambda: b"[]", "is no JSON object"),
     "other format": (lambda: _text(format="reservoir_hw.ridge"), "has the format 'reservoir_hw.ridge'"),
-    "no format": (lambda: _without("format"), "has the format 'None'"),
     "newer": (lambda: _text(version=5), "made by a newer version of reservoir-hw, and this one reads version 4"),
     "older": (lambda: _text(version=3), "has version 3 of the format, and this reservoir-hw reads version 4"),
     "classes for another width": (lambda: _text(input=DRIVE, series={"inputs": [{"name": "u"}], "classes": ["a", "b"]}),
@@ -439,17 +390,13 @@ MANIFESTS: dict[str, tuple[Callable[[], bytes], str]] = {
     "a gain of 0": (lambda: _text(series={"inputs": [{"name": "u", "gain": 0}], "classes": ["a", "b"]}),
                     "series.inputs.0.gain: Input should be greater than 0"),
     "version 0": (lambda: _text(version=0), "which is no version of the format"),
-    "version as text": (lambda: _text(version="1"), "which is no version of the format"),
-    "version true": (lambda: _text(version=True), "which is no version of the format"),
     "missing field": (lambda: _without("segments"), "segments: Field required"),
     "unknown field": (lambda: _text(execute="rm -rf /"), "execute: Extra inputs are not permitted"),
     "many unknown fields": (lambda: _text(**{f"a{i}": i for i in range(50)}), r"\(and 49 more\)"),
     "wrong type": (lambda: _text(model=5), "model: Input should be a valid string"),
-    "number as text": (lambda: _text(reads_last="yes"), "reads_last: Input should be a valid boolean"),
     "value before it is there": (lambda: _text(crossings=[]), "reads states_0 before it is computed"),
     "strange name of a value": (lambda: _text().replace(b'"drive_0"', b'"../drive"'), "should match pattern"),
     "hash": (lambda: _text().replace(b'"sha256": "', b'"sha256": "x', 1), "sha256"),
-    "negative size": (lambda: re.sub(rb'"bytes": \d+', b'"bytes": -1', _text(), count=1), "greater than or equal to 0"),
     "huge size": (lambda: _resealed(re.sub(rb'"bytes": \d+', b'"bytes": 1' + b"0" * 30, _text(), count=1)),
                   "the manifest says 1"),
     "another number": (lambda: _text().replace(b'"spread": 1.0', b'"spread": 2.0', 1),
@@ -484,23 +431,15 @@ def _array(dtype: Any = "F32", shape: Any = (2,), offsets: Any = (0, 8)) -> dict
 EIGHT = bytes(8)
 HEADERS: dict[str, tuple[bytes, str]] = {
     "nothing": (b"", "too short"),
-    "short": (b"\0" * 7, "too short"),
     "length": (_header({}, length=1 << 63), "has a header of 9223372036854775808 bytes"),
     "longer than the file": (_header({}, length=1000), "but only 10 bytes in all"),
-    "just too long": (_header({}, length=(4 << 20) + 1), "more than the 4194304"),
     "no JSON": (_header(b"\x80\x04K\x01.   "), "no JSON"),
     "nested": (_header(b"[" * 100_000), "nested too deeply"),
     "array": (_header([]), "no JSON object"),
     "twice": (_header(b'{"a": %s, "a": %s}' % ((json.dumps(_array()).encode(),) * 2), EIGHT), "something twice"),
     "dtype": (_header({"a": _array("BF16", (4,))}, EIGHT), "has the dtype 'BF16'"),
-    "dtype a list": (_header({"a": _array(["F32"])}, EIGHT), "has the dtype"),
-    "no dtype": (_header({"a": {"shape": [2], "data_offsets": [0, 8]}}, EIGHT), "is not described by"),
-    "more": (_header({"a": {**_array(), "file": "/etc/passwd"}}, EIGHT), "is not described by"),
-    "no object": (_header({"a": 5}, EIGHT), "is not described by"),
     "negative axis": (_header({"a": _array(shape=(-2,))}, EIGHT), "no valid shape"),
     "axis 2.0": (_header({"a": _array(shape=(2.0,))}, EIGHT), "no valid shape"),
-    "axis true": (_header({"a": _array("F64", shape=(True,))}, EIGHT), "no valid shape"),
-    "axis NaN": (_header(b'{"a": {"dtype": "F32", "shape": [NaN], "data_offsets": [0, 8]}}', EIGHT), "no valid shape"),
     "many axes": (_header({"a": _array(shape=(1,) * 63 + (2,))}, EIGHT), "no valid shape"),
     "overflow": (_header({"a": _array(shape=(1 << 32, 1 << 32, 2))}, EIGHT), "no valid shape"),
     "overflow to the right size": (_header({"a": _array("I8", ((1 << 61) + 1, 8))}, EIGHT), "no valid shape"),
@@ -508,7 +447,6 @@ HEADERS: dict[str, tuple[bytes, str]] = {
     "too large": (_header({"a": _array(shape=(3,))}, EIGHT), "does not fit into its 8 bytes"),
     "negative offset": (_header({"a": _array(offsets=(-8, 0))}, EIGHT), "no valid data_offsets"),
     "backwards": (_header({"a": _array(offsets=(8, 0))}, EIGHT), "no valid data_offsets"),
-    "three offsets": (_header({"a": _array(offsets=(0, 8, 8))}, EIGHT), "no valid data_offsets"),
     "beyond the file": (_header({"a": _array(offsets=(8, 16))}, EIGHT), "does not begin where"),
     "overlap": (_header({"a": _array(), "b": _array()}, EIGHT), "overlaps with another"),
     "gap": (_header({"a": _array(offsets=(8, 16))}, EIGHT * 2), "does not begin where"),
@@ -518,7 +456,6 @@ HEADERS: dict[str, tuple[bytes, str]] = {
     "unaligned header": (_header(b'{"a": {"dtype":"F32","shape":[2],"data_offsets":[0,8]}}', EIGHT, 55),
                          "does not begin at a multiple of 4"),
     "name": (_header({"a\x1b[2J": _array()}, EIGHT), "has an array called"),
-    "long name": (_header({"a" * 1000: _array()}, EIGHT), "has an array called"),
 }  # fmt: skip
 
 
@@ -661,41 +598,17 @@ def _bytes_of_tensor() -> bytes:
 MODELS: dict[str, tuple[Callable[[], onnx.ModelProto | bytes], str]] = {
     "custom operator": (lambda: _nodes(EVIL), "operator 'Shell' of the domain 'com.evil'; "),
     "in a Scan": (lambda: _nodes(_scan(EVIL)), "operator 'Shell' of the domain 'com.evil' inside another"),
-    "in an If": (lambda: _nodes(_if(EVIL)), "'com.evil' inside another"),
     "in a Scan in an If": (lambda: _nodes(_if(_scan(EVIL))), "'com.evil' inside another"),
-    "contributed operator": (
-        lambda: _nodes(helper.make_node("FusedMatMul", ["tokens"], ["drive_0"], domain="com.microsoft")),
-        "the domain 'com.microsoft'",
-    ),
-    "compiled blob": (
-        lambda: _nodes(helper.make_node("EPContext", [], ["drive_0"], domain="com.microsoft", ep_cache_context="/x")),
-        "the domain 'com.microsoft'",
-    ),
-    "Python operator": (
-        lambda: _nodes(helper.make_node("PyOp", ["tokens"], ["drive_0"], domain="pyopadd", module="os")), "'pyopadd'",
-    ),
     "other operator set": (lambda: _nodes(opsets=[("", 13)]), "operator sets 'ai.onnx' 13; .* use ONNX 17 only"),
-    "newer operator set": (lambda: _nodes(opsets=[("", 21)]), "operator sets 'ai.onnx' 21"),
     "second operator set": (lambda: _nodes(opsets=[("", 17), ("com.evil", 1)]), "'com.evil' 1"),
-    "no operator set": (lambda: _changed(lambda model: model.ClearField("opset_import")), "operator sets none"),
     "newer IR": (lambda: _nodes(ir_version=14), "IR version 14"),
-    "negative IR": (lambda: _nodes(ir_version=-1), "IR version"),
-    "no IR": (lambda: _changed(lambda model: model.ClearField("ir_version")), "IR version 0"),
     "local function": (lambda: _changed(_function), "has local functions"),
     "training": (lambda: _changed(lambda model: model.training_info.add()), "has training information"),
     "sparse": (lambda: _changed(_sparse_initializer), "has sparse initializers"),
     "climbing": (lambda: _first(location="../../../etc/passwd"), "lies in '../../../etc/passwd'; external data lies"),
-    "absolute": (lambda: _first(location="/etc/passwd"), "lies in '/etc/passwd'"),
-    "around": (lambda: _first(location="../graphs/weights.safetensors"), "lies in '../graphs"),
-    "drive": (lambda: _first(location="C:\\weights"), "lies in 'C:"),
-    "address": (lambda: _first(location="https://evil.example/x"), "lies in 'https:"),
     "control characters": (lambda: _first(location="\x1b[2J\n"), r"lies in '\\x1b\[2J\\n'"),
     "no location": (lambda: _first(location=None), "lies in ''"),
-    "other file of the bundle": (lambda: _first(location="segment_1.onnx"), "lies in 'segment_1.onnx'"),
     "offset": (lambda: _first(offset=0), "lies at offset '0'"),
-    "offset beyond": (lambda: _first(offset=1 << 62), "lies at offset '4611686018427387904'"),
-    "negative offset": (lambda: _first(offset=-8), "lies at offset '-8'"),
-    "no offset": (lambda: _first(offset=None), "lies at offset '0'"),
     "offset with a sign": (lambda: _first(offset="+296"), "lies at offset"),
     "length": (lambda: _first(length=1 << 40), "with length '1099511627776'"),
     "no length": (lambda: _first(length=None), "with length 'unknown'"),
@@ -704,9 +617,7 @@ MODELS: dict[str, tuple[Callable[[], onnx.ModelProto | bytes], str]] = {
     "unknown weight": (lambda: _first(name="elsewhere"), "needs the weight 'elsewhere'"),
     "shape": (lambda: _first(dims=[3, 7]), r"is float32 \[3, 7\], but the weight float32 \[7, 3\]"),
     "huge shape": (lambda: _first(dims=[1 << 40, 1 << 40]), "no memory can hold"),
-    "negative axis": (lambda: _first(dims=[-7, -3]), "no memory can hold"),
     "type": (lambda: _first(data_type=TensorProto.INT32), "is int32"),
-    "type unknown": (lambda: _first(data_type=99), "is None"),
     "inside and outside": (_raw_and_external, "both inside and outside"),
     "quietly outside": (_quietly_external, "both inside and outside|unknown|has its numbers|lies in '/etc/passwd'"),
     "outside in a Scan": (
@@ -721,9 +632,6 @@ MODELS: dict[str, tuple[Callable[[], onnx.ModelProto | bytes], str]] = {
     "bytes of a Constant": (
         lambda: _nodes(_constant(TensorProto(data_type=1, dims=[1 << 20], raw_data=bytes(8)))),
         "has 8 bytes for 1048576 elements",
-    ),
-    "memory of a Constant": (
-        lambda: _nodes(_constant(TensorProto(data_type=1, dims=[1 << 30, 1 << 30], raw_data=b""))), "no memory",
     ),
     "weight twice": (
         lambda: _changed(lambda model: model.graph.initializer.append(model.graph.initializer[0])), "of one name",
@@ -759,7 +667,6 @@ MODELS: dict[str, tuple[Callable[[], onnx.ModelProto | bytes], str]] = {
     "endless number": (lambda: _head() + b"\xff" * 30, "number that does not end"),
     "too large a number": (lambda: b"\x08" + b"\xff" * 9 + b"\x7f", "more than 64 bits"),
     "longer than the file": (lambda: _head() + b"\x3a\xff\xff\xff\xff\x0f", "ends inside the model"),
-    "no text": (lambda: _head() + _field(7, _field(1, _field(4, b"\xff\xfe"))), "is no UTF-8"),
     "too large": (lambda: _bytes(_first()) + _field(6, bytes(16 << 20)), "more than the 16777216 of a graph"),
 }  # fmt: skip
 
@@ -784,12 +691,6 @@ def test_an_unknown_operator_of_the_standard_domain_is_refused_by_the_runtime(
     ):
         make_session(bundle, 0)
     assert capfd.readouterr() == ("", "")
-
-
-def test_subgraphs_of_standard_operators_are_fine(tmp_path: Path) -> None:
-    good = case()
-    good.files[GRAPHS[0]] = _bytes(_nodes(_if(_scan(helper.make_node("Relu", ["in"], ["out"])))))
-    Bundle.open(good.forge(tmp_path / "good")).close()
 
 
 # Any damage: an error, or the same content.
@@ -818,7 +719,7 @@ def _opens_as(path: Path, made: Case) -> None:
             assert bundle.read(name) == data
 
 
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None, max_examples=150)
 @given(place=st.floats(0, 1, exclude_max=True), bit=st.integers(0, 7), tail=st.booleans())
 def test_a_flipped_bit_in_a_zip(whole: tuple[Path, bytes, Case], place: float, bit: int, tail: bool) -> None:
     path, data, made = whole
@@ -832,7 +733,7 @@ def test_a_flipped_bit_in_a_zip(whole: tuple[Path, bytes, Case], place: float, b
 
 def test_every_length_of_a_cut_zip(whole: tuple[Path, bytes, Case]) -> None:
     path, data, _ = whole
-    for size in range(0, len(data), 7):
+    for size in range(0, len(data), 23):
         path.write_bytes(data[:size])
         with pytest.raises(ConfigurationError):
             Bundle.open(path)
@@ -843,7 +744,7 @@ def test_any_flipped_byte_in_a_folder_is_noticed(tmp_path: Path, name: str) -> N
     made = case()
     bad = made.forge(tmp_path / "bad")
     data = made.files[name]
-    for place in range(0, len(data), 5):
+    for place in range(0, len(data), 17):
         damaged = bytearray(data)
         damaged[place] ^= 0x10
         (bad / name).write_bytes(damaged)
@@ -851,7 +752,7 @@ def test_any_flipped_byte_in_a_folder_is_noticed(tmp_path: Path, name: str) -> N
             Bundle.open(bad)
 
 
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None, max_examples=150)
 @given(st.data())
 def test_a_damaged_manifest(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
     made = case()
@@ -871,7 +772,7 @@ def _domains(nodes: Any) -> Iterator[str]:
                 yield from _domains(inner.node)
 
 
-@settings(deadline=None, max_examples=400)
+@settings(deadline=None, max_examples=150)
 @given(st.data())
 def test_a_damaged_graph_means_the_same_to_the_onnx_package(data: st.DataObject) -> None:
     """What passes the check is what the official reader sees, too: standard operators, and only our weights."""
@@ -906,7 +807,7 @@ def test_a_damaged_graph_means_the_same_to_the_onnx_package(data: st.DataObject)
         assert facts == {"location": "weights.safetensors", "offset": str(place.start), "length": str(place.length)}
 
 
-@settings(deadline=None, max_examples=500)
+@settings(deadline=None, max_examples=150)
 @given(st.data())
 def test_a_damaged_header_of_weights(data: st.DataObject) -> None:
     raw = bytearray(case().files[WEIGHTS])

@@ -42,7 +42,6 @@ from reservoir_hw.readout.export.linear_readout import plan_of_readout
 from reservoir_hw.readout.export.recording import record_series, record_text
 from reservoir_hw.readout.export.segments import plan_of
 from reservoir_hw.readout.export.torch_module import export_module
-from reservoir_hw.readout.linear.readout_file import read_readout, write_readout
 from reservoir_hw.readout.models.laerc import Block
 
 BOUND = 1e-5
@@ -119,8 +118,9 @@ def answers_alike(model: Any, bundle: Path, devices: list[Reservoir]) -> None:
         assert written == list(model.generate(tokens[0], 20, temperature=0.8, top_k=7, seed=4))
 
 
-@pytest.mark.parametrize("name", READOUTS)
-@pytest.mark.parametrize("one_hot", [False, True])
+@pytest.mark.parametrize(
+    ("name", "one_hot"), [("linear", True), ("without bias", False), ("low rank", True), ("attention", False)]
+)
 def test_language_models(stack: ExitStack, tmp_path: Path, name: str, one_hot: bool) -> None:
     model = language_model(stack, READOUTS[name](), one_hot=one_hot)
     manifest = export_model(model, tmp_path / "m.rhw", recorded=record_text(model, text()))
@@ -131,12 +131,6 @@ def test_language_models(stack: ExitStack, tmp_path: Path, name: str, one_hot: b
         assert segment.recorded_steps == 60
         assert len(segment.random_shapes) == 3
     answers_alike(model, tmp_path / "m.rhw", [model.layer.reservoir])
-
-
-def test_models_in_double(stack: ExitStack, tmp_path: Path) -> None:
-    for number, model in enumerate((language_model(stack, READOUTS["linear"]()), laerc(stack))):
-        export_model(model.double(), tmp_path / f"{number}.rhw", recorded=record_text(model, text()))
-        answers_alike(model, tmp_path / f"{number}.rhw", [layer.reservoir for layer in model.reservoir_layers])
 
 
 def test_models_that_compute_something_else_are_refused(stack: ExitStack, tmp_path: Path) -> None:
@@ -161,50 +155,28 @@ def test_models_that_compute_something_else_are_refused(stack: ExitStack, tmp_pa
             export_model(model, tmp_path / "m.rhw")
 
 
+@pytest.mark.slow
 def test_a_module_of_ones_own_in_double(stack: ExitStack, tmp_path: Path) -> None:
     model = language_model(stack, nn.Sequential(nn.Linear(40, 9), nn.GELU(), nn.Linear(9, VOCABULARY))).double()
     export_model(model, tmp_path / "m.rhw", recorded=record_text(model, text()))
     answers_alike(model, tmp_path / "m.rhw", [model.layer.reservoir])
 
-    class Casting(nn.Module):
+    class Cancelling(nn.Module):
+        """Casts by itself, and needs the digits of double."""
+
         def __init__(self) -> None:
             super().__init__()
             self.net = nn.Linear(40, VOCABULARY).double()
-
-        def forward(self, states: torch.Tensor) -> torch.Tensor:
-            return self.net(states.double()).tanh().float()
-
-    class Following(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.net = nn.Linear(40, VOCABULARY).double()
-
-        def forward(self, states: torch.Tensor) -> torch.Tensor:
-            return nn.functional.gelu(self.net(states.to(self.net.weight.dtype))).to(states.dtype)
-
-    class Cancelling(Following):
-        """Needs the digits of double."""
 
         def forward(self, states: torch.Tensor) -> torch.Tensor:
             large = self.net(states.to(self.net.weight.dtype)) + 1e5
             return (large - 1e5).to(states.dtype)
 
-    for kind in (Casting, Following, Cancelling):
-        casting = language_model(stack, kind())
-        export_model(casting, tmp_path / f"{kind.__name__}.rhw", recorded=record_text(casting, text()))
-        answers_alike(casting, tmp_path / f"{kind.__name__}.rhw", [casting.layer.reservoir])
+    casting = language_model(stack, Cancelling())
+    export_model(casting, tmp_path / "casting.rhw", recorded=record_text(casting, text()))
+    answers_alike(casting, tmp_path / "casting.rhw", [casting.layer.reservoir])
     with pytest.raises(ConfigurationError, match=r"Sequential does not take its example, \(1, 1, 40\) of float32"):
         export_module(model.readout, torch.zeros(1, 1, 40))
-
-
-def test_a_readout_with_a_forward_of_its_own(stack: ExitStack, tmp_path: Path) -> None:
-    class Squared(LinearReadout):
-        def forward(self, input: torch.Tensor) -> torch.Tensor:
-            return super().forward(input * input)
-
-    model = language_model(stack, Squared(40, VOCABULARY))
-    export_model(model, tmp_path / "m.rhw")
-    answers_alike(model, tmp_path / "m.rhw", [model.layer.reservoir])
 
 
 def test_subclasses_are_never_exported_as_their_parents(stack: ExitStack) -> None:
@@ -237,7 +209,7 @@ def test_subclasses_are_never_exported_as_their_parents(stack: ExitStack) -> Non
         plan_of(language_model(stack, OwnBroken()))
     replaced: Any = LinearReadout(40, VOCABULARY)
     replaced.forward = lambda states: nn.functional.linear(states, replaced.weight).relu()
-    for readout in (Doubled(40, 5, VOCABULARY), Own(), OwnShifted(), replaced):
+    for readout in (Doubled(40, 5, VOCABULARY), OwnShifted(), replaced):
         plan = plan_of(language_model(stack, readout))
         certify(plan, built(plan, {})[1])
 
@@ -258,33 +230,30 @@ def test_subclasses_are_never_exported_as_their_parents(stack: ExitStack) -> Non
         {"gate_hidden": 8, "reservoir_hidden": 8},
         {"alpha_res": 0.5, "ffn_hidden": 10, "input_affine": "frozen"},
         {"scale": 0.5, "offset": 0.1, "limit": 0.6},
-        {"dtype": "float64"},
+        {"dtype": "float64", "double": True},
+        {"shared": True},
     ],
 )
 def test_laerc(stack: ExitStack, tmp_path: Path, keys: dict[str, Any]) -> None:
-    model = laerc(stack, **keys)
+    double, shared = (keys.get(name, False) for name in ("double", "shared"))
+    model = laerc(stack, **{name: value for name, value in keys.items() if name != "double"})
+    model = model.double() if double else model
     manifest = export_model(model, tmp_path / "m.rhw", recorded=record_text(model, text()))
     assert [len(segment.reads) for segment in manifest.segments] == [1, 2, 2, 2]
+    assert [crossing.slot for crossing in manifest.crossings] == ([0, 0, 0] if shared else [0, 1, 2])
     devices = [layer.reservoir for layer in model.reservoir_layers]
-    answers_alike(model, tmp_path / "m.rhw", devices)
-
-
-def test_layers_that_share_a_device(stack: ExitStack, tmp_path: Path) -> None:
-    model = laerc(stack, shared=True)
-    manifest = export_model(model, tmp_path / "m.rhw", recorded=record_text(model, text()))
-    assert len(manifest.slots) == 1
-    assert [crossing.slot for crossing in manifest.crossings] == [0, 0, 0]
-    answers_alike(model, tmp_path / "m.rhw", [model.reservoir_layers[0].reservoir])
+    answers_alike(model, tmp_path / "m.rhw", devices[: len(manifest.slots)])
 
 
 def test_values_that_the_map_clips_are_counted(stack: ExitStack, tmp_path: Path) -> None:
     model = laerc(stack, limit=0.6)
     export_model(model, tmp_path / "m.rhw")
-    before = [layer.saturations for layer in model.reservoir_layers]
+    # The certificate does not count in the model.
+    assert [layer.saturations for layer in model.reservoir_layers] == [0, 0, 0]
     tokens = text(1, 40)
     with torch.no_grad():
         model(torch.from_numpy(tokens))
-    clipped = sum(layer.saturations for layer in model.reservoir_layers) - sum(before)
+    clipped = sum(layer.saturations for layer in model.reservoir_layers)
     assert clipped > 100
     with EdgeRunner(tmp_path / "m.rhw", [layer.reservoir for layer in model.reservoir_layers]) as runner:
         runner.run(tokens)
@@ -293,12 +262,6 @@ def test_values_that_the_map_clips_are_counted(stack: ExitStack, tmp_path: Path)
         for token in tokens[0]:
             runner.step([token])
         assert runner.clipped == 2 * clipped
-
-
-def test_the_certificate_does_not_count_saturations_in_the_model(stack: ExitStack, tmp_path: Path) -> None:
-    model = laerc(stack, limit=0.6)
-    export_model(model, tmp_path / "m.rhw", probe=False)
-    assert [layer.saturations for layer in model.reservoir_layers] == [0, 0, 0]
 
 
 def test_a_map_that_clips_other_values_is_not_certified(stack: ExitStack) -> None:
@@ -327,8 +290,7 @@ def test_rounding_may_clip_what_lies_on_the_limit(stack: ExitStack) -> None:
 
 
 @pytest.mark.parametrize("kind", [RidgeReadout, RLSReadout, LMSReadout])
-@pytest.mark.parametrize("connected", [False, True])
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize(("connected", "dtype"), [(False, "float32"), (True, "float32"), (True, "float64")])
 def test_linear_readouts(stack: ExitStack, tmp_path: Path, kind: Any, connected: bool, dtype: str) -> None:
     device = esn(stack, dtype=dtype)
     u = np.random.default_rng(0).uniform(-0.5, 0.5, (2, 400, 8)).astype(dtype)
@@ -382,9 +344,6 @@ def test_counts_of_a_converter_without_a_declared_range(tmp_path: Path, kind: st
     if kind == "loaded":
         readout.save(tmp_path / "r.safetensors")
         readout = RidgeReadout.load(tmp_path / "r.safetensors")
-        # Once more, from a file to a file.
-        readout.save(tmp_path / "r.safetensors")
-        readout = RidgeReadout.load(tmp_path / "r.safetensors")
     identity = Identity(vendor="bench", model="converter", simulated=False)
     spec = ReservoirSpec(inputs=1, nodes=200, identity=identity)
     recorded = {"inputs": np.zeros((1, 300, 1), np.float32), "states_0": states[:, :300]}
@@ -404,22 +363,6 @@ def test_counts_of_a_converter_without_a_declared_range(tmp_path: Path, kind: st
     # What was exported while every state was taken to be of size 1.
     single = states @ readout.weights_.T.astype(np.float32) + readout.bias_.astype(np.float32)
     assert np.abs(single - exact).max() > BOUND * max(1.0, float(np.abs(exact).max()))
-
-
-def test_where_nothing_says_how_large_states_are_sums_are_in_double(tmp_path: Path) -> None:
-    states, targets = counts()
-    path = tmp_path / "r.safetensors"
-    RidgeReadout(1e-4).fit(states, targets).save(path)
-    # A file of the time before readouts kept the mean and deviation of their features.
-    arrays, facts = read_readout(path)
-    write_readout(path, {name: value for name, value in arrays.items() if name not in {"mean", "deviation"}}, facts)
-    readout = RidgeReadout.load(path)
-    assert readout.scale_ is None
-    identity = Identity(vendor="bench", model="converter", simulated=False)
-    plan = plan_of_readout(readout, ReservoirSpec(inputs=1, nodes=200, identity=identity))
-    _, (session,) = built(plan, {})
-    (got,) = session.run(["outputs"], {"states_0": states})
-    within(got, readout.predict(states.astype(np.float64)))
 
 
 def test_a_transient_says_nothing_of_what_single_precision_loses(tmp_path: Path) -> None:
@@ -521,12 +464,13 @@ def test_int8_that_would_round_nothing_is_refused(stack: ExitStack, tmp_path: Pa
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf])
-def test_quantised_weights_are_finite(stack: ExitStack, tmp_path: Path, value: float) -> None:
+@pytest.mark.parametrize("precision", ["fp32", "int8"])
+def test_weights_are_finite(stack: ExitStack, tmp_path: Path, value: float, precision: Any) -> None:
     model = language_model(stack, LinearReadout(40, VOCABULARY))
     with torch.no_grad():
         next(model.readout.parameters())[0, 0] = value
-    with pytest.raises(ConfigurationError, match=r"weight readout\.weight is not finite"):
-        export_model(model, tmp_path / "m.rhw", precision="int8")
+    with pytest.raises(ConfigurationError, match=r"readout\.weight is not finite"):
+        export_model(model, tmp_path / "m.rhw", precision=precision)
     assert not list(tmp_path.iterdir())
 
 
@@ -597,9 +541,3 @@ def test_what_cannot_be_exported(stack: ExitStack, tmp_path: Path) -> None:
         export_model(nn.Linear(2, 2), tmp_path / "m.rhw")
     with pytest.raises(ConfigurationError, match="exported with its reservoir"):
         export_model(RidgeReadout(), tmp_path / "m.rhw")
-    model = language_model(stack, LinearReadout(40, VOCABULARY))
-    with torch.no_grad():
-        next(model.readout.parameters())[0, 0] = float("nan")
-    with pytest.raises(ConfigurationError, match=r"readout.weight is not finite"):
-        export_model(model, tmp_path / "m.rhw")
-    assert not list(tmp_path.iterdir())

@@ -1,35 +1,16 @@
 from __future__ import annotations
 
-import copy
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from linear_problem import problem, relative
 
 from reservoir_hw import Experiment, open_reservoir
-from reservoir_hw.core.errors import ConfigurationError, InputRangeError, ShapeError
-from reservoir_hw.readout import Chunk, LMSReadout, NotSolved, RidgeReadout, RLSReadout
+from reservoir_hw.core.errors import ConfigurationError, InputRangeError
+from reservoir_hw.readout import LMSReadout, NotSolved, RidgeReadout, RLSReadout
 from reservoir_hw.readout.linear.online import RlsConfig
-
-KINDS = [RLSReadout, LMSReadout]
-EXAMPLE = Path(__file__).parents[3] / "examples" / "drift" / "experiment.yaml"
-
-
-def problem(rows: int = 700, nodes: int = 12, outputs: int = 3, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
-    """Correlated states with different scales and offsets, targets linear in them plus noise."""
-    rng = np.random.default_rng(seed)
-    states = rng.standard_normal((rows, nodes)) @ (np.eye(nodes) + 0.3 * rng.standard_normal((nodes, nodes)))
-    states = states * rng.uniform(0.2, 3.0, nodes) + rng.uniform(-2, 2, nodes)
-    targets = states @ rng.standard_normal((nodes, outputs)) + 5.0
-    return states, targets + 0.3 * rng.standard_normal(targets.shape)
-
-
-def relative(a: Any, b: Any) -> float:
-    return float(np.max(np.abs(np.asarray(a) - b)) / np.max(np.abs(b)))
-
 
 # ---- against ridge regression and the textbook
 
@@ -132,9 +113,11 @@ MADE = [
 
 
 @pytest.mark.parametrize("make", MADE)
-@pytest.mark.parametrize("batch", [1, 3, 60])
+@pytest.mark.parametrize("batch", [1, 30])
 def test_chunks_and_single_steps_make_no_difference(make: Any, batch: int) -> None:
-    states, targets = (array.reshape(batch, -1, array.shape[1]) for array in problem(rows=130 * batch))
+    states, targets = (
+        array.reshape(batch, -1, array.shape[1]) for array in problem(rows=(130 if batch < 60 else 40) * batch)
+    )
     whole, chunks, steps = make(), make(), make()
     expected = whole.predict_then_update(states, targets)
     parts = [slice(0, 1), slice(1, 2), slice(2, 21), slice(21, states.shape[1])]
@@ -167,16 +150,6 @@ def test_sequences_side_by_side_forget_as_one_does() -> None:
     assert relative(twice.weights_, one.weights_) < 1e-9
 
 
-def test_inputs_are_features_behind_the_nodes() -> None:
-    states, targets = problem()
-    inputs = np.random.default_rng(5).standard_normal((len(states), 2))
-    for make in (lambda **k: RLSReadout(1.0, **k), lambda **k: LMSReadout(0.2, **k)):
-        ours = make(input_connection=True).fit(states, targets, inputs)
-        joined = make().fit(np.hstack([states, inputs]), targets)
-        assert relative(ours.weights_, joined.weights_) < 1e-12
-        assert relative(ours.predict(states, inputs), joined.predict(np.hstack([states, inputs]))) < 1e-12
-
-
 def test_the_washout_is_answered_but_not_learned() -> None:
     states, targets = problem()
     broken, unknown = states.copy(), targets.copy()
@@ -192,23 +165,6 @@ def test_the_washout_is_answered_but_not_learned() -> None:
     assert online.n_samples_ == 700 - 10 + 10
     online.partial_fit(states[:20], targets[:20])
     assert online.n_samples_ == 720
-
-
-def test_float32_comes_back_as_float32() -> None:
-    states, targets = problem()
-    online = RLSReadout(1.0).fit(states, targets)
-    single = states.astype(np.float32)
-    assert (
-        online.predict(single).dtype
-        == online.predict_then_update(single, targets, new_sequence=True).dtype
-        == np.float32
-    )
-    assert (
-        online.predict(states).dtype
-        == online.predict_then_update(states, targets, new_sequence=True).dtype
-        == np.float64
-    )
-    assert relative(online.predict(states[:, None, :]), online.predict(states)[:, None]) < 1e-15
 
 
 def test_the_first_steps_are_held_back_and_answered_with_nothing() -> None:
@@ -238,22 +194,10 @@ def test_a_node_that_comes_alive_late_is_not_blown_up() -> None:
 # ---- tracking, and what a long life brings
 
 
-def test_forgetting_follows_a_change() -> None:
-    states, targets = problem(rows=3000)
-    targets[1500:] = -targets[1500:] + 3 * states[1500:, :1]
-    errors = {
-        forgetting: np.mean(
-            (RLSReadout(forgetting=forgetting).predict_then_update(states, targets)[2500:] - targets[2500:]) ** 2
-        )
-        for forgetting in (1.0, 0.99)
-    }
-    assert errors[0.99] < 0.15 < 10 < errors[1.0]
-
-
 @pytest.mark.parametrize("forgetting", [0.9, 0.99, 0.999])
 def test_poor_excitation_blows_nothing_up(forgetting: float) -> None:
     states, targets = problem(rows=600, outputs=1)
-    idle = np.repeat(states[:1], 40_000, axis=0)
+    idle = np.repeat(states[:1], 10_000, axis=0)
     readout = RLSReadout(1e-6, forgetting=forgetting)
     readout.predict_then_update(states, targets)
     readout.predict_then_update(idle, np.repeat(targets[:1], len(idle), axis=0))
@@ -266,11 +210,11 @@ def test_poor_excitation_blows_nothing_up(forgetting: float) -> None:
     assert error < (0.5 if forgetting > 0.9 else 2.0)
 
 
-@pytest.mark.parametrize("rows", [100_000, pytest.param(1_000_000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("rows", [20_000, pytest.param(1_000_000, marks=pytest.mark.slow)])
 def test_after_very_many_updates_the_weights_are_finite_and_exact(rows: int) -> None:
     rng = np.random.default_rng(0)
     truth = rng.standard_normal((5, 1))
-    readouts = [RLSReadout(1e-3), RLSReadout(1e-3, forgetting=0.999), LMSReadout(0.1)]
+    readouts = [RLSReadout(1e-4), RLSReadout(1e-3, forgetting=0.999), LMSReadout(0.1)]
     moments = np.zeros((7, 7))
     for _ in range(10):
         states = np.tanh(rng.standard_normal((2, rows // 20, 5)))
@@ -304,38 +248,6 @@ def test_very_many_single_updates_stay_finite() -> None:
 # ---- what is refused, and that nothing is lost by it
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_refused_chunks_leave_no_trace(kind: Any) -> None:
-    states, targets = problem()
-    readout = kind().fit(states[:300], targets[:300])
-    untouched = copy.deepcopy(readout)
-    bad = states[300:].copy()
-    bad[7, 2] = np.nan
-    for error, chunk in [
-        (InputRangeError, (bad, targets[300:])),
-        (InputRangeError, (states[300:], np.where(bad[:, :3] > 0, np.inf, targets[300:]))),
-        (InputRangeError, (states[300:] * 1e60, targets[300:])),
-        (ShapeError, (states[300:, :5], targets[300:])),
-        (ShapeError, (states[300:], targets[301:])),
-        (ShapeError, (np.stack([states[300:]] * 2), np.stack([targets[300:]] * 2))),
-        (ConfigurationError, (states[300:], targets[300:], states[300:])),
-    ]:
-        with pytest.raises(error):
-            readout.partial_fit(*chunk)
-        with pytest.raises(error):
-            readout.predict_then_update(*chunk)
-    with pytest.raises(InputRangeError, match="states hold nan at step 7 of this chunk, node 2"):
-        readout.partial_fit(bad, targets[300:])
-    with pytest.raises(ShapeError, match="a single column is target"):
-        readout.step(states[0], targets[0, 0])
-    with pytest.raises(ShapeError, match="predict_then_update"):
-        readout.step(states[None], targets[None])
-    with pytest.raises(ShapeError):
-        readout.predict(states[:, :4])
-    after, expected = (r.predict_then_update(states[300:], targets[300:]) for r in (readout, untouched))
-    np.testing.assert_array_equal(after, expected)
-
-
 @pytest.mark.parametrize(("rate", "constant"), [(50.0, False), (1e20, True)])
 def test_lms_that_diverges_says_so_and_keeps_its_weights(rate: float, constant: bool) -> None:
     """Also where the equations of a block of steps become singular, as by large equal numbers."""
@@ -349,94 +261,10 @@ def test_lms_that_diverges_says_so_and_keeps_its_weights(rate: float, constant: 
     assert readout.n_samples_ == 200
 
 
-def test_arguments_are_checked() -> None:
-    for wrong in (
-        lambda: RLSReadout(0.0),
-        lambda: RLSReadout(forgetting=0.0),
-        lambda: RLSReadout(forgetting=1.1),
-        lambda: RLSReadout(washout=-1),
-        lambda: RLSReadout(standardise_steps=1),
-        lambda: LMSReadout(2.0),
-        lambda: LMSReadout(0.0, normalised=False),
-    ):
-        with pytest.raises(ConfigurationError):
-            wrong()
-    assert LMSReadout(3.0, normalised=False).rate == 3.0
-    for kind in KINDS:
-        for use in (lambda r: r.predict(np.ones(3)), lambda r: r.weights_, lambda r: r.report_, lambda r: r.save("x")):
-            with pytest.raises(NotSolved):
-                use(kind())
-        with pytest.raises(ConfigurationError, match="call partial_fit first"):
-            kind().solve()
-        with pytest.raises(ConfigurationError, match="washout of 10 steps"):
-            kind(washout=10).fit(np.ones((5, 2)), np.ones((5, 1)))
-        with pytest.raises(ConfigurationError, match="targets beside the states"):
-            kind().fit(np.ones((5, 2)))
-
-
-def test_fit_takes_chunks() -> None:
-    states, targets = problem()
-    chunks = [Chunk(states[:300], targets[:300], None, True), Chunk(states[300:], targets[300:])]
-    expected = RLSReadout(1.0).fit(states, targets)
-    for source in (chunks, lambda: iter(chunks)):
-        assert relative(RLSReadout(1.0).partial_fit(states, 0 * targets).fit(source).weights_, expected.weights_) < 1e-9
-
-
 # ---- files
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_loaded_readout_predicts_and_learns_on(kind: Any, tmp_path: Path) -> None:
-    states, targets = problem()
-    readout = kind(washout=5).fit(states[:400], targets[:400])
-    readout.node_names_ = tuple(f"n{i}" for i in range(12))
-    readout.repetitions_ = 3
-    readout.save(tmp_path / "readout.safetensors")
-    loaded = kind.load(tmp_path / "readout.safetensors")
-    np.testing.assert_array_equal(loaded.predict(states), readout.predict(states))
-    assert (loaded.report_, loaded.node_names_, loaded.repetitions_) == (readout.report_, readout.node_names_, 3)
-    one, other = (r.predict_then_update(states[400:], targets[400:], new_sequence=True) for r in (readout, loaded))
-    np.testing.assert_array_equal(one, other)
-    np.testing.assert_array_equal(loaded.weights_, readout.weights_)
-    other_kind = KINDS[1 - KINDS.index(kind)]
-    with pytest.raises(ConfigurationError, match=f"no {other_kind.kind} readout"):
-        other_kind.load(tmp_path / "readout.safetensors")
-    readout.node_names_ = ("too", "few")
-    with pytest.raises(ConfigurationError, match="2 names for 12 nodes"):
-        readout.save(tmp_path / "other.safetensors")
-
-
-def test_no_torch_is_needed() -> None:
-    code = (
-        "import sys; sys.modules['torch'] = None\n"
-        "import numpy as np\n"
-        "from reservoir_hw.readout import RLSReadout, LMSReadout\n"
-        "x = np.random.default_rng(0).standard_normal((300, 4))\n"
-        "for r in (RLSReadout(), LMSReadout()): print(r.fit(x, x[:, :1]).predict(x).shape)"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout == "(300, 1)\n(300, 1)\n"
-
-
 # ---- in an experiment
-
-
-def rows_of(folder: Path, **changes: Any) -> list[dict[str, float]]:
-    settings = {"run": {"folder": str(folder), "states": None}, "baselines": [], **changes}
-    result = Experiment.from_file(EXAMPLE, set=settings).run(report=False)
-    return [row["metrics"] for row in result.metrics["rows"]]
-
-
-def test_the_example_of_a_drifting_device(tmp_path: Path) -> None:
-    drifting = {"reservoir.vary": {"nonidealities.loop.drift": [0.003]}, "task.test_steps": 12_000}
-    vary = {"readout.keep_learning": [False, True]}
-    stopped, learning = rows_of(tmp_path, **drifting, vary=vary)
-    (ridge,) = rows_of(tmp_path, **drifting, vary={"task.dataset": [0]}, readout={"kind": "ridge", "washout": 100})
-    assert stopped["symbol_error_rate"] > 0.05
-    assert ridge["symbol_error_rate"] > 0.05
-    assert learning["symbol_error_rate"] < 1e-3
-    saved = [RLSReadout.load(path) for path in sorted(tmp_path.glob("*/readout/*.safetensors"))[:2]]
-    assert [readout.n_samples_ for readout in saved] == [2900, 2900 + 12_000]
 
 
 def test_learning_on_is_what_predict_then_update_does_to_the_same_states(tmp_path: Path) -> None:
@@ -477,17 +305,6 @@ def test_padding_is_neither_learned_nor_answered(tmp_path: Path) -> None:
     assert task.train.lengths is not None
     assert task.test.lengths is not None
     assert readout.n_samples_ == task.train.lengths.sum() + task.test.lengths.sum()
-
-
-@pytest.mark.parametrize(
-    "readout", [{"kind": "rls", "forgetting": 0.999}, {"kind": "lms", "rate": 0.01, "normalised": False}], ids=str
-)
-def test_they_are_readouts_of_any_experiment(tmp_path: Path, readout: dict[str, Any]) -> None:
-    changes: dict[str, Any] = {"task.sentences": 200, "reservoir.nodes": 10, "run.folder": str(tmp_path)}
-    path = EXAMPLE.parents[1] / "elman_grammar" / "experiment.yaml"
-    result = Experiment.from_file(path, set={"readout": readout, "baselines": [], **changes}).run(report=False)
-    assert result.status == "complete"
-    assert result.provenance["rows"][0]["readout"]["samples"] > 500
 
 
 def test_where_learning_on_makes_no_sense() -> None:

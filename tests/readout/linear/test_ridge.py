@@ -1,10 +1,6 @@
 from __future__ import annotations
 
-import json
-import os
 import pickle
-import subprocess
-import sys
 import tracemalloc
 import warnings
 from contextlib import nullcontext
@@ -17,31 +13,17 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from linear_problem import problem, relative
 from sklearn.base import BaseEstimator, TransformerMixin
 from sklearn.linear_model import Ridge, RidgeCV
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
-from reservoir_hw.core.errors import ConfigurationError, InputRangeError, NotSupported, ReservoirError, ShapeError
-from reservoir_hw.readout import Chunk, IllConditionedWarning, NotSolved, RidgeReadout
+from reservoir_hw.core.errors import ConfigurationError, InputRangeError
+from reservoir_hw.readout import Chunk, IllConditionedWarning, RidgeReadout
 
 SOLVERS = ["normal", "qr"]
 ALPHAS = np.logspace(-4, 4, 17)
-
-
-def problem(
-    rows: int = 700, nodes: int = 12, outputs: int = 3, seed: int = 0, noise: float = 0.3
-) -> tuple[np.ndarray, np.ndarray]:
-    """Correlated states with different scales and offsets, targets linear in them plus noise."""
-    rng = np.random.default_rng(seed)
-    states = rng.standard_normal((rows, nodes)) @ (np.eye(nodes) + 0.3 * rng.standard_normal((nodes, nodes)))
-    states = states * rng.uniform(0.2, 3.0, nodes) + rng.uniform(-2, 2, nodes)
-    targets = states @ rng.standard_normal((nodes, outputs)) + 5.0
-    return states, targets + noise * rng.standard_normal(targets.shape)
-
-
-def relative(a: Any, b: Any) -> float:
-    return float(np.max(np.abs(np.asarray(a) - b)) / np.max(np.abs(b)))
 
 
 def delay_loop(rows: int = 400, nodes: int = 14) -> tuple[np.ndarray, np.ndarray]:
@@ -57,14 +39,19 @@ def delay_loop(rows: int = 400, nodes: int = 14) -> tuple[np.ndarray, np.ndarray
 
 @pytest.mark.parametrize("solver", SOLVERS)
 @pytest.mark.parametrize("bias", [True, False])
-@pytest.mark.parametrize("alpha", [1e-6, 1.0, 1e3, np.array([1e-3, 1.0, 50.0])], ids=str)
-def test_equals_sklearn_ridge(solver: Any, bias: bool, alpha: Any) -> None:
+@pytest.mark.parametrize("standardise", [True, False])
+@pytest.mark.parametrize("alpha", [1e-6, 10.0, np.array([1e-3, 1.0, 50.0])], ids=str)
+def test_equals_sklearn(solver: Any, bias: bool, standardise: bool, alpha: Any) -> None:
     states, targets = problem()
-    ours = RidgeReadout(alpha, solver=solver, bias=bias, standardise=False).fit(states, targets)
-    theirs = Ridge(alpha, fit_intercept=bias, solver="svd").fit(states, targets)
-    assert relative(ours.weights_, theirs.coef_) < 1e-8
-    assert relative(ours.predict(states), theirs.predict(states)) < 1e-8
-    assert np.max(np.abs(ours.bias_ - theirs.intercept_)) < 1e-8
+    ours = RidgeReadout(alpha, solver=solver, bias=bias, standardise=standardise).fit(states, targets)
+    ridge = Ridge(alpha, fit_intercept=bias, solver="svd")
+    theirs = make_pipeline(scaling(bias), ridge) if standardise else ridge
+    theirs.fit(states, targets)
+    assert relative(ours.predict(states), theirs.predict(states)) < 1e-10
+    scale = np.sqrt(np.mean((states - (states.mean(0) if bias else 0)) ** 2, axis=0)) if standardise else 1.0
+    assert relative(ours.weights_, ridge.coef_ / scale) < 1e-8
+    if not bias:
+        assert not ours.bias_.any()
 
 
 def scaling(bias: bool) -> Any:
@@ -84,31 +71,7 @@ def scaling(bias: bool) -> Any:
 
 
 @pytest.mark.parametrize("solver", SOLVERS)
-@pytest.mark.parametrize("bias", [True, False])
-@pytest.mark.parametrize("alpha", [1e-6, 10.0])
-def test_standardise_equals_sklearn_pipeline(solver: Any, bias: bool, alpha: float) -> None:
-    states, targets = problem()
-    ours = RidgeReadout(alpha, solver=solver, bias=bias).fit(states, targets)
-    scaler, ridge = scaling(bias), Ridge(alpha, fit_intercept=bias)
-    theirs = make_pipeline(scaler, ridge).fit(states, targets)
-    assert relative(ours.predict(states), theirs.predict(states)) < 1e-10
-    scale = np.sqrt(np.mean((states - (states.mean(0) if bias else 0)) ** 2, axis=0))
-    assert relative(ours.weights_, ridge.coef_ / scale) < 1e-10
-    if not bias:
-        assert not ours.bias_.any()
-
-
-def test_input_connection_equals_concatenated_features() -> None:
-    states, targets = problem()
-    inputs = np.random.default_rng(5).standard_normal((len(states), 2))
-    ours = RidgeReadout(1.0, input_connection=True).fit(states, targets, inputs)
-    joined = RidgeReadout(1.0).fit(np.hstack([states, inputs]), targets)
-    assert relative(ours.weights_, joined.weights_) < 1e-12
-    assert relative(ours.predict(states, inputs), joined.predict(np.hstack([states, inputs]))) < 1e-12
-
-
-@pytest.mark.parametrize("solver", SOLVERS)
-@pytest.mark.parametrize("offset", [1.0, 30.0, 1e6])
+@pytest.mark.parametrize("offset", [30.0, 1e6])
 def test_large_offset_costs_no_digits(solver: Any, offset: float) -> None:
     states, targets = problem(rows=5000)
     states -= states.mean(axis=0)
@@ -141,18 +104,19 @@ def test_one_alpha_equals_the_same_for_each_output(alpha: float, bias: bool, sta
     assert one.report_ == each.report_ | {"alpha": alpha}
 
 
-def test_what_is_reported_later_is_about_the_last_solution() -> None:
+def test_learning_goes_on_after_a_solution_and_its_report_is_about_that() -> None:
     states, targets = problem()
     readout = RidgeReadout(1e-3).partial_fit(states[:300], targets[:300]).solve()
-    readout.partial_fit(states[300:] * 1e3, targets[300:])
+    first = RidgeReadout(1e-3).fit(states[:300], targets[:300])
+    readout.partial_fit(states[300:], targets[300:])
     copied = pickle.loads(pickle.dumps(readout))
-    assert copied.report_ == readout.report_ == RidgeReadout(1e-3).fit(states[:300], targets[:300]).report_
+    assert copied.report_ == readout.report_ == first.report_
+    np.testing.assert_array_equal(readout.weights_, first.weights_)
     assert readout.solve().report_["samples"] == 700
-    with pytest.raises(NotSolved):
-        _ = RidgeReadout().report_
+    assert relative(readout.weights_, RidgeReadout(1e-3).fit(states, targets).weights_) < 1e-10
 
 
-@pytest.mark.parametrize("distance", np.logspace(-9, -3, 13))
+@pytest.mark.parametrize("distance", np.logspace(-9, -3, 7))
 def test_nearly_dependent_features_are_refused_at_once(distance: float) -> None:
     states, targets = nearly_dependent(distance)
     rank = RidgeReadout(1.0).fit(states, targets).rank_
@@ -164,7 +128,7 @@ def test_nearly_dependent_features_are_refused_at_once(distance: float) -> None:
             RidgeReadout(0.0).fit(states, targets)
 
 
-@pytest.mark.parametrize("alpha", np.logspace(-20, 0, 21))
+@pytest.mark.parametrize("alpha", np.logspace(-20, 0, 11))
 def test_a_badly_conditioned_problem_warns_at_once(alpha: float) -> None:
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
@@ -181,7 +145,7 @@ def test_a_badly_conditioned_problem_warns_at_once(alpha: float) -> None:
 # ---- one pass over chunks
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(
     cuts=st.lists(st.integers(0, 300), max_size=6),
     batch=st.integers(1, 3),
@@ -201,6 +165,8 @@ def test_chunks_equal_whole(cuts: list[int], batch: int, washout: int, solver: A
     chunked.solve()
     assert chunked.n_samples_ == whole.n_samples_ == batch * (300 - washout)
     assert chunked.alpha_ == whole.alpha_
+    other = RidgeReadout(alpha, **{**options, "solver": "normal" if solver == "qr" else "qr"}).fit(states, targets)
+    assert relative(other.condition_, whole.condition_) < 1e-9
     assert relative(chunked.weights_, whole.weights_) < 1e-10
     if whole.scores_ is not None:
         assert relative(chunked.scores_, whole.scores_) < 1e-10
@@ -213,24 +179,6 @@ def test_chunking_one_sequence_changes_no_bit() -> None:
     for start in range(0, 9000, 37):
         chunked.partial_fit(states[start : start + 37], targets[start : start + 37])
     assert np.array_equal(chunked.solve().weights_, whole.weights_)
-
-
-@pytest.mark.parametrize("alpha", [1e-6, 1.0, "gcv"])
-def test_solvers_agree(alpha: Any) -> None:
-    states, targets = problem()
-    normal, qr = (RidgeReadout(alpha, solver=solver).fit(states, targets) for solver in ("normal", "qr"))
-    assert normal.alpha_ == qr.alpha_
-    assert relative(normal.weights_, qr.weights_) < 1e-9
-    assert relative(normal.condition_, qr.condition_) < 1e-9
-
-
-def test_learning_goes_on_after_solve() -> None:
-    states, targets = problem()
-    readout = RidgeReadout().partial_fit(states[:300], targets[:300]).solve()
-    first = readout.weights_.copy()
-    readout.partial_fit(states[300:], targets[300:])
-    assert np.array_equal(readout.weights_, first)
-    assert relative(readout.solve().weights_, RidgeReadout().fit(states, targets).weights_) < 1e-10
 
 
 def test_washout_is_dropped_from_every_sequence() -> None:
@@ -269,7 +217,7 @@ def test_memory_does_not_grow_with_length(solver: Any) -> None:
         return result
 
     peak(2)
-    assert peak(120) < 1.1 * peak(24)
+    assert peak(60) < 1.1 * peak(12)
 
 
 # ---- accuracy
@@ -318,16 +266,6 @@ def test_a_search_keeps_to_what_the_solver_can_compute(search: Any) -> None:
     readout = RidgeReadout(search, alphas=np.logspace(-20, 2, 45)).fit(states, targets)
     assert readout.condition_ < 7e7
     assert relative(readout.predict(states), targets) < 1e-5
-
-
-def test_qr_of_blocks_is_as_accurate_as_of_the_whole() -> None:
-    states, targets = delay_loop(rows=20_000, nodes=8)
-    qr = RidgeReadout(0.0, solver="qr").fit(states, targets)
-    reference = np.linalg.lstsq(np.hstack([np.ones((len(states), 1)), states]).astype(np.float64), targets, rcond=None)[
-        0
-    ]
-    truth = np.cos(np.arange(8))
-    assert relative(qr.weights_[0], truth) < 10 * max(relative(reference[1:, 0], truth), 1e-10)
 
 
 def test_float32_states_are_summed_in_float64() -> None:
@@ -415,10 +353,6 @@ def test_loo_reads_chunks_twice() -> None:
     whole = RidgeReadout("loo").fit(states, targets)
     for source in (parts, lambda: iter(parts)):
         assert relative(RidgeReadout("loo").fit(source).weights_, whole.weights_) < 1e-11
-    with pytest.raises(NotSupported, match="reads the data twice"):
-        RidgeReadout("loo").fit(iter(parts))
-    with pytest.raises(NotSupported, match="gcv"):
-        RidgeReadout("loo").partial_fit(states, targets)
     assert relative(RidgeReadout().fit(iter(parts)).weights_, RidgeReadout().fit(states, targets).weights_) < 1e-12
     lengths = iter([parts, parts[:-1]])
     with pytest.raises(ConfigurationError, match="700 rows the first time and 600"):
@@ -477,15 +411,6 @@ def test_dead_nodes_are_dropped(solver: Any, dtype: Any) -> None:
     assert relative(np.delete(readout.weights_, [0, 3, 7], axis=1), reference.weights_) < 1e-9
 
 
-def test_constant_column_serves_as_bias_without_centring() -> None:
-    states, targets = problem(nodes=4)
-    joined = np.hstack([states, np.full((len(states), 1), 2.0), np.zeros((len(states), 1))])
-    readout = RidgeReadout(1e-3, bias=False, standardise=False).fit(joined, targets)
-    assert readout.dead_nodes_.tolist() == [5]
-    theirs = Ridge(1e-3, fit_intercept=False).fit(joined, targets)
-    assert relative(readout.weights_, theirs.coef_) < 1e-8
-
-
 @pytest.mark.parametrize("solver", SOLVERS)
 def test_collinear_one_hot_inputs(solver: Any) -> None:
     rng = np.random.default_rng(0)
@@ -517,70 +442,6 @@ def test_alpha_zero_is_least_squares_when_determined(solver: Any) -> None:
         RidgeReadout([1.0, 0.0, 1.0], solver=solver).fit(np.hstack([states, states]), targets)
 
 
-# ---- mistakes
-
-
-def bad_chunks() -> dict[str, tuple[dict[str, Any], type[Exception], str]]:
-    states, targets = problem(rows=50, nodes=4, outputs=2)
-    nan = states.copy()
-    nan[[7, 9], [2, 0]] = np.nan, np.inf
-    target = targets.copy()
-    target[3, 1] = -np.inf
-    return {
-        "nan": ({"states": nan, "targets": targets}, InputRangeError, r"states hold nan at step 7 .* node 2"),
-        "nan float32": (
-            {"states": nan[None].astype(np.float32), "targets": targets[None]},
-            InputRangeError,
-            r"step 7 .* node 2",
-        ),
-        "inf target": (
-            {"states": states, "targets": target},
-            InputRangeError,
-            r"targets hold -inf at step 3 .* output 1",
-        ),
-        "huge": ({"states": states * 1e300, "targets": targets}, InputRangeError, "states hold"),
-        "nodes": ({"states": states[:, :3], "targets": targets}, ShapeError, "3 nodes, .* had 4"),
-        "outputs": (
-            {"states": states, "targets": np.hstack([targets, targets])},
-            ShapeError,
-            "4 outputs, .* had 2",
-        ),
-        "time": ({"states": states, "targets": targets[:-1]}, ShapeError, r"targets must be \(50, outputs\)"),
-        "axes": ({"states": states[0], "targets": targets[0]}, ShapeError, r"\(batch, time, nodes\)"),
-        "one column": ({"states": states, "targets": targets[:, 0]}, ShapeError, r"targets\[..., None\]"),
-        "batch": (
-            {"states": np.stack([states] * 2), "targets": np.stack([targets] * 2)},
-            ShapeError,
-            "new_sequence=True",
-        ),
-        "inputs": (
-            {"states": states, "targets": targets, "inputs": states},
-            ConfigurationError,
-            "does not use them",
-        ),
-        "complex": ({"states": states * 1j, "targets": targets}, ConfigurationError, "complex"),
-        "text": ({"states": [["a"] * 4] * 50, "targets": targets}, ConfigurationError, "real numbers"),
-        "ragged": ({"states": [[1.0], [1.0, 2.0]], "targets": targets}, ShapeError, "different lengths"),
-    }
-
-
-@pytest.mark.parametrize("solver", SOLVERS)
-@pytest.mark.parametrize("case", bad_chunks())
-def test_a_refused_chunk_leaves_no_trace(case: str, solver: Any) -> None:
-    arguments, error, message = bad_chunks()[case]
-    states, targets = problem(rows=120, nodes=4, outputs=2)
-    clean, tried = (RidgeReadout("kfold", solver=solver, block_steps=7, washout=3) for _ in range(2))
-    for readout in (clean, tried):
-        readout.partial_fit(states[:60], targets[:60])
-    with pytest.raises(error, match=message) as caught:
-        tried.partial_fit(**arguments)
-    assert isinstance(caught.value, ReservoirError)
-    for readout in (clean, tried):
-        readout.partial_fit(states[60:], targets[60:]).solve()
-    assert np.array_equal(tried.weights_, clean.weights_)
-    assert np.array_equal(np.asarray(tried.scores_), np.asarray(clean.scores_))
-
-
 def test_a_refused_first_chunk_settles_nothing() -> None:
     states, targets = problem(rows=50)
     readout = RidgeReadout(input_connection=True)
@@ -592,197 +453,7 @@ def test_a_refused_first_chunk_settles_nothing() -> None:
     assert readout.weights_.shape == (3, 13)
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"alpha": -1.0}, r"RidgeReadout: alpha = -1\.0: input should be greater than or equal to 0"),
-        ({"alpha": np.nan}, "alpha = nan: input should be a finite number"),
-        ({"alpha": "best"}, "alpha = 'best': .* 'gcv'"),
-        ({"alpha": None}, "alpha = None: input should be a valid number"),
-        ({"alpha": []}, "alpha: .* at least 1 item"),
-        ({"alpha": [1.0, -1.0]}, r"alpha\.1 = -1\.0: input should be greater than or equal to 0"),
-        ({"alpha": np.ones((2, 2))}, "alpha: input should be a valid number"),
-        ({"alphas": [0.0, 1.0]}, r"alphas\.0 = 0\.0: input should be greater than 0"),
-        ({"alphas": []}, "alphas: .* at least 1 item"),
-        ({"solver": "lu"}, "solver = 'lu': input should be 'normal' or 'qr'"),
-        ({"washout": -1}, "washout = -1: input should be greater than or equal to 0"),
-        ({"washout": 1.5}, r"washout = 1\.5: input should be a valid integer"),
-        ({"folds": 1}, "folds = 1: input should be greater than or equal to 2"),
-        ({"block_steps": 0}, "block_steps = 0: input should be greater than 0"),
-        ({"folds": 1, "washout": -1}, "2 problems"),
-    ],
-)
-def test_wrong_settings(options: dict[str, Any], message: str) -> None:
-    with pytest.raises(ConfigurationError, match=message):
-        RidgeReadout(**options)
-
-
-def test_settings_in_numpy_types() -> None:
-    readout = RidgeReadout(np.array([1, 2]), washout=np.int64(3), bias=np.bool_(False), alphas=np.array([1.0, 0.1]))  # type: ignore[arg-type]
-    assert repr(readout) == repr(RidgeReadout([1.0, 2.0], washout=3, bias=False, alphas=(0.1, 1.0)))
-    assert RidgeReadout(np.float32(0.5)).alpha == RidgeReadout(np.array(0.5)).alpha == 0.5
-
-
-def test_nothing_to_learn_from() -> None:
-    states, targets = problem(rows=50)
-    with pytest.raises(ConfigurationError, match="call partial_fit first"):
-        RidgeReadout().solve()
-    with pytest.raises(ConfigurationError, match="washout of 50 steps"):
-        RidgeReadout(washout=50).fit(states, targets)
-    with pytest.raises(ConfigurationError, match="none of the 12 features varies"):
-        RidgeReadout().fit(np.ones_like(states), targets)
-    with pytest.raises(ConfigurationError, match="Reduce block_steps"):
-        RidgeReadout("kfold", block_steps=20).fit(states, targets)
-    with pytest.raises(ShapeError, match="alpha has 2 values, targets have 3"):
-        RidgeReadout([1.0, 2.0]).fit(states, targets)
-    with pytest.raises(ConfigurationError, match="fit needs targets"):
-        RidgeReadout().fit(states)
-    with pytest.raises(ConfigurationError, match="chunks must be tuples"):
-        RidgeReadout().fit([states])
-    with pytest.raises(ShapeError, match="no nodes"):
-        RidgeReadout().fit(states[:, :0], targets)
-    with pytest.raises(NotSolved, match=r"call solve\(\)"):
-        RidgeReadout().partial_fit(states, targets).predict(states)
-    with pytest.raises(NotSolved, match=r"call fit\(\)"):
-        RidgeReadout().predict(states)
-
-
-# ---- prediction
-
-
-def test_predict_shapes_and_dtypes() -> None:
-    states, targets = problem(rows=60)
-    readout = RidgeReadout().fit(states, targets)
-    whole = readout.predict(states)
-    assert whole.dtype == np.float64
-    assert np.allclose(whole, states @ readout.weights_.T + readout.bias_)
-    assert np.allclose(readout.predict(states.reshape(3, 20, 12)), whole.reshape(3, 20, 3))
-    assert np.allclose(readout.predict(states[0]), whole[0])
-    single = readout.predict(states.astype(np.float32))
-    assert single.dtype == np.float32
-    assert relative(single, whole) < 1e-5
-    out = np.empty((60, 3))
-    assert readout.predict(states, out=out) is out
-    assert np.array_equal(out, whole)
-    with pytest.raises(ShapeError, match="out must be"):
-        readout.predict(states, out=np.empty((60, 3), np.float32))
-    with pytest.raises(ShapeError, match=r"\(..., 12\)"):
-        readout.predict(states[:, :5])
-    with pytest.raises(ConfigurationError, match="without the inputs"):
-        readout.predict(states, states)
-    fed = RidgeReadout(input_connection=True).fit(states, targets, states[:, :2] ** 2)
-    with pytest.raises(ConfigurationError, match="pass them to predict"):
-        fed.predict(states)
-    with pytest.raises(ShapeError, match="inputs must be"):
-        fed.predict(states, states)
-
-
-def test_cached_weights_follow_a_new_solution() -> None:
-    states, targets = problem()
-    readout = RidgeReadout().fit(states, targets)
-    readout.predict(states)
-    readout.fit(states, 2 * targets)
-    assert relative(readout.predict(states), 2 * RidgeReadout().fit(states, targets).predict(states)) < 1e-12
-
-
 # ---- files
-
-
-def test_save_and_load(tmp_path: Any) -> None:
-    states, targets = problem()
-    inputs = states[:, :2] ** 2
-    readout = RidgeReadout("gcv", per_output=True, input_connection=True, solver="qr", washout=5, alphas=ALPHAS)
-    readout.fit(np.hstack([states, np.ones((700, 1))]), targets, inputs)
-    readout.node_names_ = tuple(f"node {i}" for i in range(13))
-    path = tmp_path / "readout.safetensors"
-    readout.repetitions_ = 16
-    path.write_text("something older")
-    readout.save(path)
-    assert os.listdir(tmp_path) == ["readout.safetensors"]
-    loaded = RidgeReadout.load(path)
-    x = np.hstack([states, np.ones((700, 1))])
-    assert np.array_equal(loaded.predict(x, inputs), readout.predict(x, inputs))
-    assert repr(loaded) == repr(readout)
-    for name in (
-        "alpha_",
-        "alphas_",
-        "scores_",
-        "dead_nodes_",
-        "dead_inputs_",
-        "rank_",
-        "condition_",
-        "n_samples_",
-        "repetitions_",
-    ):
-        assert np.array_equal(getattr(loaded, name), getattr(readout, name)), name
-    assert loaded.report_ == readout.report_
-    assert json.dumps(loaded.report_)
-    assert loaded.node_names_ == readout.node_names_
-    readout.node_names_ = ("one",)
-    with pytest.raises(ConfigurationError, match="1 names for 13 nodes"):
-        readout.save(path)
-    with pytest.raises(NotSolved):
-        RidgeReadout().save(path)
-
-
-def test_a_wrong_file_is_refused(tmp_path: Any) -> None:
-    from safetensors.numpy import save_file
-
-    states, targets = problem()
-    path = tmp_path / "readout.safetensors"
-    RidgeReadout().fit(states, targets).save(path)
-    good = path.read_bytes()
-    flipped = bytearray(good)
-    flipped[-20] ^= 1
-    wrong = tmp_path / "wrong.safetensors"
-    for content in (b"", b"hello", good[: len(good) // 2], bytes(flipped), b"\xff" * 64):
-        wrong.write_bytes(content)
-        with pytest.raises(ConfigurationError, match=r"wrong\.safetensors"):
-            RidgeReadout.load(wrong)
-    save_file({"weights": np.ones(3)}, wrong)
-    with pytest.raises(ConfigurationError, match="no ridge readout"):
-        RidgeReadout.load(wrong)
-    wrong.write_bytes(good.replace(b'"version":"1"', b'"version":"9"'))
-    with pytest.raises(ConfigurationError, match="version 9"):
-        RidgeReadout.load(wrong)
-    with pytest.raises(ConfigurationError, match="there is no readout file"):
-        RidgeReadout.load(tmp_path / "missing")
-    with pytest.raises(ConfigurationError):
-        RidgeReadout.load(tmp_path)
-
-
-def test_a_failed_write_leaves_the_old_file(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    states, targets = problem()
-    readout = RidgeReadout().fit(states, targets)
-    path = tmp_path / "readout.safetensors"
-    readout.save(path)
-    before = path.read_bytes()
-
-    def full(*_: Any) -> None:
-        raise OSError("no space left on device")
-
-    monkeypatch.setattr(os, "fsync", full)
-    with pytest.raises(OSError, match="no space left"):
-        readout.fit(states, 2 * targets).save(path)
-    assert path.read_bytes() == before
-    assert os.listdir(tmp_path) == ["readout.safetensors"]
-
-
-def test_import_is_light() -> None:
-    code = (
-        "import sys; from reservoir_hw.readout import RidgeReadout; "
-        "print([m for m in ('torch', 'scipy', 'numba', 'sklearn') if m in sys.modules])"
-    )
-    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert result.stdout.strip() == "[]"
-
-
-def test_ordinary_use_does_not_warn() -> None:
-    states, targets = problem(rows=2000, nodes=40)
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        for alpha in (1e-6, "gcv", "kfold", "loo"):
-            RidgeReadout(alpha).fit(states.astype(np.float32), targets.astype(np.float32))
 
 
 def test_the_scale_of_the_features_is_that_of_the_solution(tmp_path: Path) -> None:

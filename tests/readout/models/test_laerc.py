@@ -313,19 +313,6 @@ def test_training_with_reservoirs_behind_zeromq_gives_the_same_losses() -> None:
     assert min(saturations) > 0
 
 
-def test_training_on_one_shared_device_behind_zeromq_is_that_on_separate_ones() -> None:
-    config = configurations(dtype="float32", layers=1)[0]
-
-    def train(reservoirs: list[Any]) -> list[float]:
-        torch.manual_seed(7)
-        return losses(LAERC(V, D, [ReservoirLayer(reservoir) for reservoir in reservoirs]), steps=8)
-
-    with opened([config] * L) as separate, ipc_address() as address, served(open_reservoir(config), address):
-        expected = train(separate)
-        with open_reservoir({"kind": "zmq", "address": address}) as remote:
-            assert train([remote] * L) == expected
-
-
 def test_the_twin_policy_reaches_every_weight() -> None:
     with opened(configurations()) as devices, opened(configurations(gradients=True)) as twins:
         pairs = zip(devices, twins, strict=True)
@@ -338,17 +325,6 @@ def test_the_twin_policy_reaches_every_weight() -> None:
             assert true.grad is not None, name
             assert by_twin.grad is not None, name
             torch.testing.assert_close(by_twin.grad, true.grad, rtol=1e-9, atol=1e-12, msg=name)
-
-
-def test_half_precision_around_the_reservoirs() -> None:
-    with opened(configurations(dtype="float32")) as reservoirs:
-        torch.manual_seed(0)
-        model = LAERC(V, D, [ReservoirLayer(r) for r in reservoirs])
-        full = model.loss(texts(), texts(seed=2)).item()
-        with torch.autocast("cpu", torch.bfloat16):
-            loss = model.loss(texts(), texts(seed=2))
-        assert loss.item() == pytest.approx(full, rel=0.02)
-        loss.backward()
 
 
 def test_weights_that_are_not_numbers_are_one_clear_error() -> None:

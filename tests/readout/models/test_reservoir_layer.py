@@ -80,14 +80,6 @@ def test_twin_gives_the_states_of_the_device_and_the_gradient_at_the_measured_st
         assert np.abs(pull(own, u) - expected).max() > 0.01
 
 
-def test_a_perfect_twin_gives_the_true_gradient() -> None:
-    u = drive()
-    with open_reservoir(ESN) as device, open_reservoir(TWIN) as twin, open_reservoir(TWIN) as same:
-        of_twin = pull(ReservoirLayer(device, gradient="twin", twin=twin)(u), u)
-        true = pull(ReservoirLayer(same, gradient="through")(u), u)
-    np.testing.assert_allclose(of_twin, true, rtol=0, atol=1e-12)
-
-
 def test_the_measured_states_carry_on_from_call_to_call() -> None:
     u = drive()
     with open_reservoir(ESN) as device, open_reservoir({**TWIN, "spectral_radius": 0.7}) as twin:
@@ -234,18 +226,6 @@ def test_layers_that_share_a_device_do_not_disturb_each_other() -> None:
                 torch.testing.assert_close(layer.advance(u[:, t : t + 1])[:, 0], expected[:, t], rtol=0, atol=0)
 
 
-def test_a_replayed_device_is_shared_without_snapshots() -> None:
-    inputs = [drive(seed=seed, width=2, time=9).detach() for seed in range(2)]
-    with Toy(continuity="replayed", memory_steps=50) as device:
-        layers = [ReservoirLayer(device) for _ in inputs]
-        whole = [layer(u) for layer, u in zip(layers, inputs, strict=True)]
-        for layer in layers:
-            layer.begin(2)
-        for part in (slice(0, 4), slice(4, 5), slice(5, 9)):
-            for layer, u, expected in zip(layers, inputs, whole, strict=True):
-                torch.testing.assert_close(layer.advance(u[:, part]), expected[:, part], rtol=0, atol=1e-14)
-
-
 def test_a_shared_device_without_memory_of_them_loses_its_sequences() -> None:
     u = drive(width=2).detach()
     with Toy(not_supported={"snapshot": "a film cannot be frozen"}) as device:
@@ -308,14 +288,6 @@ def test_numbers_come_back_as_they_went_in() -> None:
         layer(differentiable).sum().backward()
         assert differentiable.grad is not None
         assert differentiable.grad.dtype == torch.float64
-
-
-def test_the_same_gradient_where_the_device_is_in_another_precision() -> None:
-    u = drive()
-    with open_reservoir({**ESN, "dtype": "float32"}) as device, open_reservoir(TWIN) as twin:
-        states = ReservoirLayer(device, gradient="twin", twin=twin)(u)
-        expected = physics_aware_gradient(twin, u.detach().numpy(), states.detach().numpy())
-        np.testing.assert_allclose(pull(states, u), expected, rtol=0, atol=1e-5)
 
 
 def test_what_does_not_fit_is_refused() -> None:

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import contextlib
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -11,35 +10,24 @@ import numpy as np
 import pytest
 import torch
 from served import ipc_address, served
-from torch import Tensor, nn
-from training_case import VOCABULARY, digest, facts, options, text
+from training_case import VOCABULARY, digest, options, text
+from training_models import NODES, WIDTH, Death, Deep, epochs, language_model, network
 
 from reservoir_hw import open_reservoir
 from reservoir_hw.backends.simulated.esn.esn import Esn
-from reservoir_hw.backends.simulated.nonidealities.configuration import Nonidealities
-from reservoir_hw.core.errors import ConfigurationError, InputRangeError, ShapeError
+from reservoir_hw.core.errors import ConfigurationError, InputRangeError
 from reservoir_hw.core.hostlock import HostLock
 from reservoir_hw.core.reservoir import Reservoir
 from reservoir_hw.core.store import StateStore
-from reservoir_hw.networks import draw_weights
 from reservoir_hw.readout import (
-    LAERC,
-    AttentionReadout,
     EsnLM,
     LinearReadout,
-    ReservoirLayer,
     ReservoirLM,
-    dense_esn_lm,
     dense_esn_weights,
-    random_embedding,
-    sparse_esn_lm,
 )
 from reservoir_hw.readout.training import (
     HarvestedShards,
-    Progress,
     Shard,
-    TrainingOptions,
-    load_weights,
     train,
     train_on_states,
 )
@@ -48,35 +36,14 @@ from reservoir_hw.readout.training.noise import repeats_noise
 from reservoir_hw.readout.training.on_states import _ShardRows
 from reservoir_hw.readout.training.shards import GivenShards
 
-NODES, WIDTH = 20, 4
 TRAIN, VALID = text(3000), text(500, "valid")
 CPU = torch.device("cpu")
-
-
-def network(noise: float = 0.0, seed: int = 0) -> Esn:
-    weights = draw_weights(NODES, WIDTH, seed=seed, spectral_radius=0.9)
-    return Esn(weights, dtype="float64", nonidealities=Nonidealities.model_validate({"readout": {"noise": noise}}))
 
 
 @pytest.fixture
 def reservoir() -> Iterator[Esn]:
     with network() as device:
         yield device
-
-
-def language_model(reservoir: Reservoir, *, attention: bool = False, trainable: bool = False) -> ReservoirLM:
-    with torch.random.fork_rng():
-        torch.manual_seed(0)
-        readout = AttentionReadout(NODES, 3, VOCABULARY) if attention else LinearReadout(NODES, VOCABULARY)
-    layer = ReservoirLayer(reservoir)
-    model = ReservoirLM(random_embedding(VOCABULARY, WIDTH, seed=1), layer, readout).double()
-    model.embedding.requires_grad_(trainable)
-    return model
-
-
-def epochs(**changes: Any) -> TrainingOptions:
-    settings: dict[str, Any] = {"steps": None, "epochs": 4, "shard_epochs": 4, "accumulate": 1, "log_steps": 1}
-    return options(**{**settings, **changes})
 
 
 @pytest.mark.parametrize("attention", [False, True])
@@ -105,19 +72,6 @@ def test_last_target_alone(reservoir: Esn) -> None:
     assert shards[0].states.shape == (595, 1, NODES)
     result = train_on_states(once.readout, shards, options=chosen)
     np.testing.assert_allclose(result.losses, expected.losses, rtol=0, atol=1e-12)
-
-
-def test_bfloat16_does_not_round_the_states(reservoir: Esn) -> None:
-    seen: list[torch.dtype] = []
-
-    class Watching(LinearReadout):
-        def forward(self, input: Tensor) -> Tensor:
-            seen.append(input.dtype)
-            return super().forward(input)
-
-    shards = [Shard(np.ones((4, 8, NODES), np.float32), np.zeros((4, 8), np.int64))]
-    train_on_states(Watching(NODES, 3), shards, options=epochs(precision="bf16-mixed", epochs=4))
-    assert set(seen) == {torch.float32}
 
 
 def numbered(shapes: list[tuple[int, int]]) -> list[Shard]:
@@ -195,91 +149,12 @@ def test_long_sequences_and_washout(reservoir: Esn) -> None:
     assert train_on_states(model.readout, shards, options=epochs()).losses[-1] < 2.4
 
 
-def test_echo_state_language_model() -> None:
-    model = sparse_esn_lm(30, VOCABULARY, rank=5, connections=4, seed=0)
-    chosen = epochs()
-    result = train_on_states(model.readout, HarvestedShards(model, TRAIN, options=chosen, shards=2), options=chosen)
-    assert result.losses[-1] < result.losses[0]
-
-
-def test_states_that_change_in_training_cannot_be_computed_beforehand(reservoir: Esn) -> None:
-    laerc = LAERC(VOCABULARY, WIDTH, [ReservoirLayer(reservoir)])
-    for model in (laerc, language_model(reservoir, trainable=True), dense_esn_lm(9, 5, train_input=True, seed=0)):
-        with pytest.raises(ConfigurationError, match=r"cannot be computed beforehand: .*; use train\(\)"):
-            HarvestedShards(model, TRAIN, options=epochs())
-    with pytest.raises(ConfigurationError, match="dropout changes them in every step"):
-        HarvestedShards(dense_esn_lm(9, VOCABULARY, train_input=False, seed=0), TRAIN, options=epochs())
-
-
-def test_settings_that_cannot_be(reservoir: Esn) -> None:
-    model = language_model(reservoir)
-    with pytest.raises(ConfigurationError, match="187 sequences of 16 steps, which cannot make 188 shards"):
-        HarvestedShards(model, TRAIN, options=epochs(), shards=188)
-    with pytest.raises(ConfigurationError, match="a sequence of 40 steps must be a multiple of context 16"):
-        HarvestedShards(model, TRAIN, options=epochs(), sequence=40)
-    with pytest.raises(ConfigurationError, match="washout 16 must be less than the 16 steps"):
-        HarvestedShards(model, TRAIN, options=epochs(), washout=16)
-    with pytest.raises(ConfigurationError, match="corpus is empty"):
-        HarvestedShards(model, TRAIN[:0], options=epochs())
-    with pytest.raises(ConfigurationError, match="give a folder"):
-        HarvestedShards(model, TRAIN, options=epochs()).harvest()
-    with pytest.raises(ConfigurationError, match="epochs 3 must be a multiple of shard_epochs 2"):
-        train_on_states(model.readout, numbered([(3, 16)]), options=epochs(epochs=3, shard_epochs=2))
-    with pytest.raises(ConfigurationError, match="no shards"):
-        train_on_states(model.readout, [], options=epochs())
-    with pytest.raises(ShapeError, match=r"not \(3, 4\) and \(3, 4\)"):
-        Shard(np.zeros((3, 4)), np.zeros((3, 4), int))
-    with pytest.raises(ConfigurationError, match="none of these counts"):
-        Shard(torch.zeros(3, 4, 2), torch.full((3, 4), -1))
-
-
-def test_token_outside_the_vocabulary(reservoir: Esn) -> None:
-    corpus = TRAIN.copy()
-    corpus[2000] = 11
-    shards = HarvestedShards(language_model(reservoir), corpus, options=epochs(), shards=3, name="corpus_train")
-    _ = shards[0]
-    with pytest.raises(InputRangeError, match="corpus_train has token 11 at position 2000"):
-        _ = shards[2]
-
-
 def test_state_that_is_not_finite() -> None:
     states = np.zeros((4, 8, 3), np.float32)
     states[2, 5, 1] = np.nan
     shards = [Shard(states, np.zeros((4, 8), np.int64))]
     with pytest.raises(InputRangeError, match=r"step 0: features at \(\d, \d, 1\) are nan"):
         train_on_states(LinearReadout(3, 2), shards, options=epochs(context=8, batch=4))
-
-
-class Death(BaseException):
-    """Stands for the end of the process."""
-
-
-def test_interrupted_training_goes_on_bit_for_bit(reservoir: Esn, tmp_path: Path) -> None:
-    chosen = epochs(epochs=8, shard_epochs=2, checkpoint_steps=10)
-
-    def shards(model: ReservoirLM) -> HarvestedShards:
-        return HarvestedShards(model, TRAIN, options=chosen, shards=3, folder=tmp_path / "states")
-
-    reference, model = language_model(reservoir), language_model(reservoir)
-    expected = facts(reference, train_on_states(reference.readout, shards(reference), options=chosen))
-
-    def stop(now: Progress) -> None:
-        if now.row.step == 47:
-            raise Death
-
-    with pytest.raises(Death):
-        train_on_states(model.readout, shards(model), options=chosen, folder=tmp_path / "run", progress=stop)
-    model = language_model(reservoir)
-    result = train_on_states(model.readout, shards(model), options=chosen, folder=tmp_path / "run")
-    assert facts(model, result) == expected
-    other = epochs(epochs=8, shard_epochs=2, checkpoint_steps=10)
-    with pytest.raises(ConfigurationError, match=r"checkpoint.*was written with shards"):
-        train_on_states(
-            model.readout,
-            HarvestedShards(model, TRAIN, options=other, shards=2),
-            options=other,
-            folder=tmp_path / "run",
-        )
 
 
 def test_store_is_filled_once_and_read_ever_after(reservoir: Esn, tmp_path: Path) -> None:
@@ -351,17 +226,6 @@ def test_harvest_of_a_noisy_device_goes_on_bit_for_bit(tmp_path: Path) -> None:
         assert device.counters.steps < 187 * 16
 
 
-def test_two_processes_do_not_fill_one_store(reservoir: Esn, tmp_path: Path) -> None:
-    lock = HostLock(f"store {(tmp_path / 'states').resolve()}")
-    lock.acquire()
-    try:
-        shards = HarvestedShards(language_model(reservoir), TRAIN, options=epochs(), folder=tmp_path / "states")
-        with pytest.raises(ConfigurationError, match=r"being filled by another process.*harvest\(\) in one process"):
-            _ = shards[0]
-    finally:
-        lock.release()
-
-
 def test_any_backend(reservoir: Esn) -> None:
     """The same network behind a socket gives the same training, states computed beforehand or in every step."""
     chosen = epochs()
@@ -378,56 +242,6 @@ def test_any_backend(reservoir: Esn) -> None:
             each_step = train(language_model(device), TRAIN, options=options())
             weights.append((digest(model), beforehand.losses.tolist(), each_step.losses.tolist()))
     assert weights[0] == weights[1]
-
-
-def test_training_through_a_noisy_device_resumes_bit_for_bit(tmp_path: Path) -> None:
-    """`train` drives the device in every step; where its noise is stands in the checkpoint."""
-    chosen = options(checkpoint_steps=10, steps=24)
-    with network(noise=0.1) as device:
-        reference = language_model(device)
-        expected = facts(reference, train(reference, TRAIN, VALID, options=chosen))
-
-    def stop(now: Progress) -> None:
-        if now.row.step >= 15:
-            raise Death
-
-    with network(noise=0.1) as device, pytest.raises(Death):
-        train(language_model(device), TRAIN, VALID, options=chosen, folder=tmp_path, progress=stop)
-    with network(noise=0.1) as device:
-        model = language_model(device)
-        assert facts(model, train(model, TRAIN, VALID, options=chosen, folder=tmp_path)) == expected
-    with network(noise=0.2) as device, pytest.raises(ConfigurationError, match="was written with reservoirs"):
-        train(language_model(device), TRAIN, VALID, options=chosen, folder=tmp_path)
-
-
-@pytest.mark.parametrize("died_after", [5, 10, 25, 40])
-def test_states_of_a_noisy_device_that_are_driven_again_have_the_noise_they_had(
-    tmp_path: Path, died_after: int
-) -> None:
-    """After so many of 40 steps: in the first visit, between two, in the second visit of a shard, after everything."""
-    chosen = epochs(epochs=4, shard_epochs=2, checkpoint_steps=1, batch=20)
-
-    def trained(device: Reservoir, folder: Path | None = None, progress: Any = None) -> tuple[Any, Any]:
-        model = language_model(device)
-        shards, valid = (HarvestedShards(model, part, options=chosen, shards=n) for part, n in ((TRAIN, 2), (VALID, 1)))
-        result = train_on_states(model.readout, shards, valid, options=chosen, folder=folder, progress=progress)
-        # What follows, such as a test, has the noise that follows.
-        device.reset()
-        return facts(model, result), device.run(np.zeros((1, 5, WIDTH)))
-
-    with network(noise=0.1) as device:
-        expected, after = trained(device)
-
-    def stop(now: Progress) -> None:
-        if now.row.step > died_after:
-            raise Death
-
-    with network(noise=0.1) as device, contextlib.suppress(Death):
-        trained(device, tmp_path, stop)
-    with network(noise=0.1) as device:
-        found, then = trained(device, tmp_path)
-    assert found == expected
-    np.testing.assert_array_equal(then, after)
 
 
 def test_noise_that_does_not_come_again() -> None:
@@ -478,143 +292,41 @@ def test_noise_that_was_kept_behind_another_transport_is_told(tmp_path: Path, ca
     assert "cannot go on where it was" in caplog.text
 
 
-def test_states_of_another_input_map_are_refused(reservoir: Esn, tmp_path: Path) -> None:
-    def mapped(**keys: Any) -> HarvestedShards:
-        model = ReservoirLM(
-            random_embedding(VOCABULARY, WIDTH, seed=1), ReservoirLayer(reservoir, **keys), LinearReadout(NODES, 11)
-        ).double()
-        return HarvestedShards(model, TRAIN, options=epochs(), shards=2, folder=tmp_path / "store")
+def test_states_of_another_map_or_recurrence_are_refused(reservoir: Esn, tmp_path: Path) -> None:
+    def mapped(**keys: Any) -> ReservoirLM:
+        return language_model(reservoir, **keys)
 
-    kept = mapped()[0]
-    for keys, message in (
-        ({"scale": 0.1}, r"states with constants\.layer\.scale 1\.0, these would have 0\.1"),
-        ({"offset": 0.1}, r"states with constants\.layer\.offset 0\.0, these would have 0\.1"),
-        ({"limit": 0.5}, r"states with constants\.layer\.limit None, these would have 0\.5"),
-    ):
-        with pytest.raises(ConfigurationError, match=message):
-            mapped(**keys)[0]
-    assert torch.equal(mapped()[0].states, kept.states)
-
-
-def test_states_of_another_frozen_recurrence_are_refused(tmp_path: Path) -> None:
-    def made(leak: float, activation: Any = "tanh") -> EsnLM:
+    def made(leak: float = 0.8, activation: Any = "tanh") -> EsnLM:
         weights = dense_esn_weights(9, VOCABULARY, leak=leak, seed=0)
         return EsnLM(weights, LinearReadout(9, VOCABULARY), activation=activation)
 
-    def shards(model: EsnLM) -> HarvestedShards:
-        return HarvestedShards(model, TRAIN, options=epochs(), shards=2, folder=tmp_path / "store")
+    def shards(model: Any) -> HarvestedShards:
+        return HarvestedShards(model, TRAIN, options=epochs(), shards=2, folder=tmp_path / type(model).__name__)
 
-    kept = shards(made(0.8))[0].states
-    assert torch.equal(shards(made(0.8))[0].states, kept)
-    with pytest.raises(ConfigurationError, match=r"holds states with constants\.model\.leak 0\.8, .*have 0\.3"):
-        shards(made(0.3))[0]
-    with pytest.raises(ConfigurationError, match=r"constants\.model\.activation tanh, these would have relu"):
-        shards(made(0.8, "relu"))[0]
-
-
-def test_a_checkpoint_of_another_layer_is_refused(reservoir: Esn, tmp_path: Path) -> None:
-    def mapped(seed: int = 1, **keys: Any) -> ReservoirLM:
-        layer = ReservoirLayer(reservoir, **keys)
-        return ReservoirLM(random_embedding(VOCABULARY, WIDTH, seed=seed), layer, LinearReadout(NODES, 11)).double()
-
-    given, longer = options(steps=3), options(steps=4)
-    train(mapped(), TRAIN, options=given, folder=tmp_path / "map")
-    with pytest.raises(ConfigurationError, match=r"another model: its layer\.scale is 1\.0, this model's is 0\.1"):
-        train(mapped(scale=0.1), TRAIN, options=longer, folder=tmp_path / "map")
-    with pytest.raises(ConfigurationError, match=r"its 'embedding\.weight', which is frozen, has other values"):
-        train(mapped(seed=7), TRAIN, options=longer, folder=tmp_path / "map")
-    weights = draw_weights(NODES, WIDTH, seed=3, spectral_radius=0.9), draw_weights(NODES, WIDTH, seed=4)
-    with ExitStack() as stack:
-        twins = [stack.enter_context(Esn(drawn, dtype="float64", gradients=True)) for drawn in weights]
-        train(mapped(gradient="twin", twin=twins[0]), TRAIN, options=given, folder=tmp_path / "twin")
-        with pytest.raises(ConfigurationError, match=r"was written with layers\.0\.twin "):
-            train(mapped(gradient="twin", twin=twins[1]), TRAIN, options=longer, folder=tmp_path / "twin")
-        # For use, it does not matter how the weights were found.
-        load_weights(mapped(), tmp_path / "twin" / "weights.safetensors")
-
-
-def test_a_checkpoint_of_other_shards_is_refused(tmp_path: Path) -> None:
-    """Shards that somebody made: every state and every target counts."""
-
-    def shards() -> list[Shard]:
-        drawn = np.random.default_rng(0)
-        return [Shard(drawn.random((4, 16, 3), np.float32), drawn.integers(0, 2, (4, 16))) for _ in range(2)]
-
-    def trained(train: list[Shard], valid: list[Shard], steps: int) -> int:
-        given = epochs(epochs=None, steps=steps)
-        return train_on_states(LinearReadout(3, 2), train, valid, options=given, folder=tmp_path).steps
-
-    trained(shards(), shards(), 3)
-    assert trained(shards(), shards(), 4) == 4
-    for which, what in ((0, "states"), (1, "states"), (1, "targets")):
-        changed = shards()
-        array = getattr(changed[which], what)
-        # The last value of all.
-        array[-1, -1] = 1 - array[-1, -1]
-        with pytest.raises(ConfigurationError, match=rf"checkpoint.* was written with shards\.shards\.{which} "):
-            trained(changed, shards(), 5)
-        with pytest.raises(ConfigurationError, match=rf"was written with shards_valid\.shards\.{which} "):
-            trained(shards(), changed, 5)
-    wide = [Shard(shard.states.astype(np.float64), shard.targets) for shard in shards()]
-    with pytest.raises(ConfigurationError, match=r"was written with shards\.shards\.0 "):
-        trained(wide, shards(), 5)
-    with pytest.raises(ConfigurationError, match=r"was written with shards\.shards "):
-        trained(shards()[:1], shards(), 5)
-    assert trained(shards(), shards(), 5) == 5
-
-
-class Deep(nn.Module):
-    """A model of somebody's own, with its reservoir where nobody would look; it tells of none."""
-
-    def __init__(self, reservoir: Reservoir, **keys: Any) -> None:
-        super().__init__()
-        self.vocabulary = VOCABULARY
-        film = nn.Sequential(random_embedding(VOCABULARY, WIDTH, seed=1), ReservoirLayer(reservoir, **keys))
-        self.parts = nn.ModuleList([nn.ModuleDict({"film": film})])
-        with torch.random.fork_rng():
-            torch.manual_seed(0)
-            self.out = nn.Linear(NODES, VOCABULARY)
-        self.seen: set[torch.dtype] = set()
-
-    def loss(self, tokens: Tensor, targets: Tensor) -> Tensor:
-        part: Any = self.parts[0]
-        states = part["film"](tokens)
-        self.seen.add(states.dtype)
-        return nn.functional.cross_entropy(self.out(states).flatten(0, 1), targets.flatten(), ignore_index=-1)
-
-
-def test_devices_in_any_attribute_belong_to_a_checkpoint(reservoir: Esn, tmp_path: Path) -> None:
-    given, longer = options(steps=3), options(steps=4)
-    assert not hasattr(Deep(reservoir), "reservoir_layers")
-    train(Deep(reservoir), TRAIN, options=given, folder=tmp_path / "device")
-    with network(seed=7) as other:
-        with pytest.raises(ConfigurationError, match=r"was written with reservoirs\.0 "):
-            train(Deep(other), TRAIN, options=longer, folder=tmp_path / "device")
-        with pytest.raises(ConfigurationError, match=r"of another model: its parts\.0\.film\.1\.scale is 1\.0"):
-            train(Deep(reservoir, scale=0.5), TRAIN, options=longer, folder=tmp_path / "device")
-    assert train(Deep(reservoir), TRAIN, options=longer, folder=tmp_path / "device").steps == 4
-    twins = [Esn(draw_weights(NODES, WIDTH, seed=seed), dtype="float64", gradients=True) for seed in (3, 4)]
-    with twins[0], twins[1]:
-        train(Deep(reservoir, gradient="twin", twin=twins[0]), TRAIN, options=given, folder=tmp_path / "twin")
-        with pytest.raises(ConfigurationError, match=r"was written with layers\.0\.twin "):
-            train(Deep(reservoir, gradient="twin", twin=twins[1]), TRAIN, options=longer, folder=tmp_path / "twin")
-
-
-def test_the_noise_of_a_device_in_any_attribute_goes_on(tmp_path: Path) -> None:
-    given = options(checkpoint_steps=10, steps=14)
-    with network(noise=0.1) as device:
-        reference = Deep(device)
-        expected = facts(reference, train(reference, TRAIN, options=given))
-
-    def stop(now: Progress) -> None:
-        if now.row.step == 12:
-            raise Death
-
-    with network(noise=0.1) as device, pytest.raises(Death):
-        train(Deep(device), TRAIN, options=given, folder=tmp_path, progress=stop)
-    with network(noise=0.1) as device:
-        model = Deep(device)
-        assert facts(model, train(model, TRAIN, options=given, folder=tmp_path)) == expected
+    refused: dict[Any, list[tuple[dict[str, Any], str]]] = {
+        mapped: [
+            ({"scale": 0.1}, r"states with constants\.layer\.scale 1\.0, these would have 0\.1"),
+            ({"offset": 0.1}, r"states with constants\.layer\.offset 0\.0, these would have 0\.1"),
+            ({"limit": 0.5}, r"states with constants\.layer\.limit None, these would have 0\.5"),
+        ],
+        made: [
+            ({"leak": 0.3}, r"holds states with constants\.model\.leak 0\.8, .*have 0\.3"),
+            ({"activation": "relu"}, r"constants\.model\.activation tanh, these would have relu"),
+        ],
+    }
+    for make, changes in refused.items():
+        kept = shards(make())[0].states
+        for keys, message in changes:
+            with pytest.raises(ConfigurationError, match=message):
+                shards(make(**keys))[0]
+        assert torch.equal(shards(make())[0].states, kept)
+    lock = HostLock(f"store {(tmp_path / 'ReservoirLM').resolve()}")
+    lock.acquire()
+    try:
+        with pytest.raises(ConfigurationError, match=r"being filled by another process.*harvest\(\) in one process"):
+            HarvestedShards(mapped(), TRAIN, options=epochs(), shards=2, folder=tmp_path / "ReservoirLM")[1]
+    finally:
+        lock.release()
 
 
 def test_states_in_double_precision_under_autocast(reservoir: Esn) -> None:
@@ -628,42 +340,3 @@ def test_states_in_double_precision_under_autocast(reservoir: Esn) -> None:
     assert result.best_loss is not None
     assert result.best_loss == pytest.approx(expected.best_loss, abs=0.05)
     assert result.best_loss != expected.best_loss
-
-
-def test_a_checkpoint_of_another_validation_is_refused(reservoir: Esn, tmp_path: Path) -> None:
-    def trained(valid: np.ndarray) -> None:
-        model = language_model(reservoir)
-        shards = (HarvestedShards(model, tokens, options=epochs(), shards=1) for tokens in (TRAIN, valid))
-        train_on_states(model.readout, *shards, options=epochs(), folder=tmp_path)
-
-    trained(VALID)
-    with pytest.raises(ConfigurationError, match=r"was written with shards_valid\.corpus 500:"):
-        trained(VALID[::-1].copy())
-
-
-@pytest.mark.parametrize(("steps", "sequences"), [(0, 3), (5, 0)])
-def test_an_empty_shard_is_refused(steps: int, sequences: int) -> None:
-    empty = Shard(torch.zeros(sequences, steps, 4), torch.zeros(sequences, steps, dtype=torch.long))
-    with pytest.raises(
-        ConfigurationError, match=rf"shard 0 to learn from is empty: it has {sequences} sequences of {steps} steps"
-    ):
-        train_on_states(LinearReadout(4, 3), [empty], options=TrainingOptions(steps=2, accelerator="cpu"))
-
-    full = Shard(torch.zeros(3, 5, 4), torch.zeros(3, 5, dtype=torch.long))
-    for empties, said in (([full, empty], "shard 1 to validate with is empty"), ([], "no shards to validate with")):
-        with pytest.raises(ConfigurationError, match=said):
-            train_on_states(LinearReadout(4, 3), [full], empties, options=TrainingOptions(steps=2, accelerator="cpu"))
-
-
-def test_states_of_another_width_are_refused() -> None:
-    shard = Shard(torch.zeros(3, 5, 4), torch.zeros(3, 5, dtype=torch.long))
-    with pytest.raises(ShapeError, match="the states of the shards have 4 features, the readout takes 6"):
-        train_on_states(LinearReadout(6, 3), [shard], options=TrainingOptions(steps=2, accelerator="cpu"))
-
-
-@pytest.mark.parametrize("option", [{"patience": 1}, {"keep": "best"}])
-def test_what_goes_by_validation_needs_some(option: dict[str, Any]) -> None:
-    shard = Shard(torch.zeros(3, 5, 4), torch.zeros(3, 5, dtype=torch.long))
-    options = TrainingOptions(steps=2, evaluation_steps=1, accelerator="cpu", **option)
-    with pytest.raises(ConfigurationError, match="go by the loss of validation data, and there is none"):
-        train_on_states(LinearReadout(4, 3), [shard], options=options)

@@ -2,13 +2,11 @@ from __future__ import annotations
 
 import math
 from itertools import pairwise
-from typing import Any
 
 import pytest
 import torch
 from torch import nn
 
-from reservoir_hw.core.errors import ConfigurationError
 from reservoir_hw.readout.training import PRESETS, TrainingOptions
 from reservoir_hw.readout.training.optimizer import make_optimizer, parameter_groups, set_learning_rate
 
@@ -24,34 +22,11 @@ def test_schedule_rises_stays_and_falls() -> None:
     assert all(a >= b for a, b in pairwise(factors[30:]))
 
 
-def test_schedule_is_constant_by_default() -> None:
-    assert {TrainingOptions(steps=7).rate_factor(step, 7) for step in range(7)} == {1.0}
-
-
 def test_warmup_alone_and_hold_alone() -> None:
     assert TrainingOptions(steps=4, warmup=1.0).rate_factor(3, 4) == 1.0
     assert TrainingOptions(steps=4, hold=1.0, final_rate=0.0).rate_factor(3, 4) == 1.0
     assert TrainingOptions(steps=4, final_rate=0.0).rate_factor(0, 4) == 1.0
-
-
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({}, "either steps or epochs"),
-        ({"steps": 1, "epochs": 1}, "either steps or epochs"),
-        ({"steps": 1, "warmup": 0.6, "hold": 0.6}, "more than the whole"),
-        ({"steps": 1, "windows": "random", "stride": 2}, "stride belongs to consecutive"),
-        ({"steps": 1, "patience": 2}, "set evaluation_steps"),
-        ({"steps": 0}, "TrainingOptions: steps = 0: input should be greater than 0"),
-        ({"steps": 1, "rate": 0.1}, "unknown option 'rate' .known: steps, "),
-        ({"stesp": 3}, "unknown option 'stesp'; did you mean 'steps'"),
-        ({"steps": 1, "precision": "16-mixed"}, "bf16-mixed"),
-        ({"steps": 1, "learning_rate": float("inf")}, "finite"),
-    ],
-)
-def test_settings_that_cannot_be(settings: dict[str, Any], message: str) -> None:
-    with pytest.raises(ConfigurationError, match=message):
-        TrainingOptions(**settings)
+    assert {TrainingOptions(steps=7).rate_factor(step, 7) for step in range(7)} == {1.0}
 
 
 def test_steps_of_epochs_are_whole_and_enough() -> None:
@@ -82,8 +57,6 @@ def test_presets_are_the_papers() -> None:
         )
     assert TrainingOptions.preset("esn", steps=5).epochs is None
     assert set(PRESETS) == {"aerc", "laerc", "esn", "esn+i"}
-    with pytest.raises(ConfigurationError, match="no preset 'gpt'; there are: aerc"):
-        TrainingOptions.preset("gpt")
 
 
 class Tied(nn.Module):
@@ -116,9 +89,3 @@ def test_decay_groups() -> None:
     optimizer = make_optimizer(model, options)
     set_learning_rate(optimizer, 0.5)
     assert {g["rate"]: g["lr"] for g in optimizer.param_groups} == {0.2: 0.05, 1.0: 0.25}
-
-
-def test_nothing_to_train() -> None:
-    frozen = nn.Linear(2, 2).requires_grad_(False)
-    with pytest.raises(ConfigurationError, match="nothing to train"):
-        parameter_groups(frozen, TrainingOptions(steps=1))

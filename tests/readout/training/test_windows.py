@@ -7,14 +7,12 @@ import numpy as np
 import pytest
 import torch
 
-from reservoir_hw.core.errors import ConfigurationError, InputRangeError, ShapeError
 from reservoir_hw.readout.training import TrainingOptions
 from reservoir_hw.readout.training.windows import (
     Windows,
     digest_of,
     drawn,
     evaluation_rows,
-    in_turn,
     shuffled,
     training_rows,
 )
@@ -45,10 +43,6 @@ def test_drawn_is_uniform() -> None:
     assert found.max() == 3
     # Four standard deviations of a binomial count.
     np.testing.assert_allclose(np.bincount(found), 10_000, atol=4 * (40_000 * 0.25 * 0.75) ** 0.5)
-
-
-def test_in_turn() -> None:
-    np.testing.assert_array_equal(in_turn(3)(1, 8), [1, 2, 0, 1, 2, 0, 1])
 
 
 def test_windows_are_pairs_of_token_and_next() -> None:
@@ -101,23 +95,3 @@ def test_another_corpus_has_another_digest() -> None:
     changed = corpus.copy()
     changed[-1] = 1
     assert len({digest_of(corpus), digest_of(changed), digest_of(corpus[1:])}) == 3
-
-
-def test_corpora_that_cannot_be() -> None:
-    with pytest.raises(ConfigurationError, match="corpus_train is empty"):
-        Windows([], 4, name="corpus_train")
-    with pytest.raises(ConfigurationError, match="has 4 tokens; a window of context 4 takes 5"):
-        Windows(np.arange(4), 4)
-    with pytest.raises(ShapeError, match="one sequence of tokens"):
-        Windows(np.zeros((2, 9), int), 4)
-    with pytest.raises(ShapeError, match=r"whole numbers, not .* float64"):
-        Windows(np.zeros(9), 4)
-
-
-@pytest.mark.parametrize("wrong", [-1, 5])
-def test_token_outside_the_vocabulary(wrong: int) -> None:
-    corpus = np.array([0, 1, 2, 3, 4, 0, wrong, 1, 2], dtype=np.int32)
-    windows = Windows(corpus, 2, vocabulary=5)
-    windows.at(np.array([0, 3]))
-    with pytest.raises(InputRangeError, match=f"token {wrong} at position 6, outside the model's vocabulary of 5"):
-        windows.at(np.array([0, 4]))

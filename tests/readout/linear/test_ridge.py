@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from linear_problem import problem, relative
 from sklearn.base import BaseEstimator, TransformerMixin
-from sklearn.linear_model import Ridge, RidgeCV
+from sklearn.linear_model import Ridge
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
@@ -260,7 +260,7 @@ def test_qr_is_accurate_where_normal_equations_are_not() -> None:
     assert normal.report_["notes"]
 
 
-@pytest.mark.parametrize("search", ["gcv", "kfold", "loo"])
+@pytest.mark.parametrize("search", ["gcv", "kfold"])
 def test_a_search_keeps_to_what_the_solver_can_compute(search: Any) -> None:
     states, targets = delay_loop(rows=1000, nodes=14)
     readout = RidgeReadout(search, alphas=np.logspace(-20, 2, 45)).fit(states, targets)
@@ -333,30 +333,12 @@ def test_kfold_blocks_go_round_over_short_sequences() -> None:
     assert relative(readout.scores_, as_blocks.scores_) < 1e-10
 
 
-@pytest.mark.parametrize("solver", SOLVERS)
-@pytest.mark.parametrize("bias", [True, False])
-@pytest.mark.parametrize("per_output", [True, False])
-def test_loo_equals_sklearn_ridgecv(solver: Any, bias: bool, per_output: bool) -> None:
-    states, targets = problem(rows=150, noise=2.0)
-    options: dict[str, Any] = {"standardise": False, "bias": bias, "solver": solver, "alphas": ALPHAS}
-    ours = RidgeReadout("loo", per_output=per_output, **options).fit(states, targets)
-    theirs = RidgeCV(ALPHAS, fit_intercept=bias, store_cv_results=True, alpha_per_target=per_output)
-    theirs.fit(states, targets)
-    assert relative(ours.scores_, theirs.cv_results_.mean(axis=0).T) < 1e-10
-    assert np.array_equal(ours.alpha_, np.asarray(theirs.alpha_))
-    assert relative(ours.weights_, theirs.coef_) < 1e-9
-
-
-def test_loo_reads_chunks_twice() -> None:
+def test_chunks_of_any_kind_are_the_whole() -> None:
     states, targets = problem()
     parts = [(states[i : i + 100], targets[i : i + 100]) for i in range(0, 700, 100)]
-    whole = RidgeReadout("loo").fit(states, targets)
-    for source in (parts, lambda: iter(parts)):
-        assert relative(RidgeReadout("loo").fit(source).weights_, whole.weights_) < 1e-11
-    assert relative(RidgeReadout().fit(iter(parts)).weights_, RidgeReadout().fit(states, targets).weights_) < 1e-12
-    lengths = iter([parts, parts[:-1]])
-    with pytest.raises(ConfigurationError, match="700 rows the first time and 600"):
-        RidgeReadout("loo").fit(lambda: next(lengths))
+    whole = RidgeReadout().fit(states, targets)
+    for source in (parts, iter(parts)):
+        assert relative(RidgeReadout().fit(source).weights_, whole.weights_) < 1e-12
 
 
 def test_per_output_alpha_follows_the_noise() -> None:
@@ -378,15 +360,6 @@ def test_gcv_with_fewer_rows_than_nodes(solver: Any) -> None:
     scores = [float((((np.eye(30) - h) @ targets) ** 2).mean() / (1 - np.trace(h) / 30) ** 2) for h in hats]
     assert readout.scores_ is not None
     assert relative(readout.scores_[:, 0] / np.array(scores), np.ones(17)) < 1e-5
-
-
-def test_loo_with_fewer_rows_than_nodes() -> None:
-    states, targets = problem(rows=30, nodes=60, outputs=1, noise=1.0)
-    options: dict[str, Any] = {"standardise": False, "alphas": ALPHAS}
-    ours = RidgeReadout("loo", solver="qr", **options).fit(states, targets)
-    theirs = RidgeCV(ALPHAS, store_cv_results=True).fit(states, targets)
-    assert relative(ours.scores_, theirs.cv_results_.mean(axis=0).T) < 1e-6
-    assert np.isfinite(np.asarray(RidgeReadout("loo").fit(states, targets).scores_)).all()
 
 
 # ---- degenerate features

@@ -37,7 +37,7 @@ def relative(found: np.ndarray, wanted: np.ndarray) -> float:
 
 
 @pytest.mark.parametrize("device", DEVICES)
-@pytest.mark.parametrize("options", [{}, {"alpha": "gcv"}, {"alpha": "kfold"}, {"alpha": "loo"}, {"solver": "qr"}])
+@pytest.mark.parametrize("options", [{}, {"alpha": "gcv"}, {"alpha": "kfold"}, {"solver": "qr"}])
 def test_weights_equal_those_of_numpy(narma: Any, device: str, options: Any) -> None:
     states, targets, _ = narma
     wanted = RidgeReadout(washout=100, **options).fit(states, targets)

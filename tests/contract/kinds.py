@@ -239,8 +239,8 @@ TOYS: dict[str, Callable[[], Kind]] = {
     "held, two at a time": lambda: toy(SnapshotToy, {"most": 2}, max_batch=2),
     "held, one at a time, never frozen": lambda: toy(Toy, {"most": 1}, max_batch=1),
     "replayed": lambda: toy(
-        SnapshotToy, {"continuity": "replayed", "most": 1, "memory": 60}, max_batch=1, continuity="replayed",
-        memory_steps=60,
+        SnapshotToy, {"continuity": "replayed", "most": 1, "memory": 8, "tolerance": 0.02}, max_batch=1,
+        continuity="replayed", memory_steps=8,
     ),
     "free running": lambda: toy(
         Toy, {"continuity": "free_running", "most": 1}, max_batch=1, continuity="free_running"
@@ -375,8 +375,8 @@ def told_lines_of_text() -> Iterator[Kind]:
     hangs_up = {"kind": "disconnect", "instrument": "source", "at": "SOUR:VOLT 0.7777", "times": None}
     with film(faults=FaultPlan.model_validate({"faults": [hangs_up]})) as (_, config):
         yield Kind(
-            lambda rule: built({**config, "inputs": 1}, rule), of_each(film_states), inputs=1, most=1, snapshot=False,
-            dtype="float64", low=0.0, high=0.4, limits=(0.0, 0.5), poison=poison, tolerance=1e-12, cost=4,
+            lambda rule: built({**config, "inputs": 1}, rule), of_each(lambda u: film_states(u).reshape(1, -1, 3)), inputs=1, most=1, snapshot=False,
+            dtype="float64", low=0.0, high=0.4, limits=(0.0, 0.5), poison=poison, tolerance=1e-12, cost=6,
         )  # fmt: skip
 
 

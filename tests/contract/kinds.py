@@ -375,7 +375,8 @@ def told_lines_of_text() -> Iterator[Kind]:
     hangs_up = {"kind": "disconnect", "instrument": "source", "at": "SOUR:VOLT 0.7777", "times": None}
     with film(faults=FaultPlan.model_validate({"faults": [hangs_up]})) as (_, config):
         yield Kind(
-            lambda rule: built({**config, "inputs": 1}, rule), of_each(lambda u: film_states(u).reshape(1, -1, 3)), inputs=1, most=1, snapshot=False,
+            lambda rule: built({**config, "inputs": 1}, rule), of_each(lambda u: film_states(u).reshape(1, -1, 3)),
+            inputs=1, most=1, snapshot=False,
             dtype="float64", low=0.0, high=0.4, limits=(0.0, 0.5), poison=poison, tolerance=1e-12, cost=6,
         )  # fmt: skip
 

@@ -98,10 +98,11 @@ class Contract(RuleBasedStateMachine):
         assert (spec.snapshot, spec.settable, spec.dtype) == (kind.snapshot, kind.settable, kind.dtype)
         assert self.device.streams == kind.streams
 
-    @rule(batch=BATCHES)
-    def resets(self, batch: int) -> None:
+    @rule(batch=BATCHES, seed=SEEDS)
+    def resets(self, batch: int, seed: int) -> None:
         self.device.reset(batch)
         self._is_at_rest(batch)
+        self.runs(steps=seed % 3, seed=seed, beyond=False, form="array")
 
     # ---- drives ---------------------------------------------------------------------------------
 
@@ -145,6 +146,8 @@ class Contract(RuleBasedStateMachine):
     )  # fmt: skip
     def streams(self, lengths: list[int], seed: int, beyond: bool, at: int, end: str) -> None:
         """Read to its end, or up to the chunk `at`: left there, reset there, or broken by what the caller gives."""
+        if self.kind.late:
+            lengths = [max(1, steps) for steps in lengths]
         if sum(lengths) == 0:
             return
         u = self._drawn(self._batch, sum(lengths), seed, beyond=beyond and self.clips)
@@ -204,7 +207,8 @@ class Contract(RuleBasedStateMachine):
         if isinstance(caught.value, DeviceError):
             faults += 1
             self._harvest_is_right(caught.value, u, sum(came), at, row)
-        most = self._batch * (steps + self._replay + kind.late)
+        # A second chunk may replay the first.
+        most = self._batch * (2 * steps + self._replay + kind.late)
         assert 0 <= self.device.counters.steps - before <= most
         assert self.device.counters.faults == faults
         self._count_anew()
@@ -252,6 +256,7 @@ class Contract(RuleBasedStateMachine):
         for array in given.values():
             array.view(np.uint8)[...] = 0x55
         self.since, self.lost = [*since], False
+        self.runs(steps=2, seed=0, beyond=False, form="array")
 
     @precondition(lambda self: self.kind.settable and self._steps and not self.lost)
     @rule(seed=SEEDS)

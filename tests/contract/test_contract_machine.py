@@ -43,7 +43,7 @@ SEEDS = st.integers(0, 1000)
 BATCHES = st.integers(1, 3)
 STEPS = st.integers(0, 4)
 LENGTHS = st.lists(st.integers(0, 3), min_size=1, max_size=4)
-FORMS = st.sampled_from(["array", "step", "out", "fortran", "wide", "one"])
+FORMS = st.sampled_from(["array", "step", "out", "fortran", "backwards", "wide", "one"])
 BEYOND = 4.0
 """Inputs that are so many times larger lie beyond the limits of devices that have some."""
 
@@ -106,9 +106,7 @@ class Contract(RuleBasedStateMachine):
 
     # ---- drives ---------------------------------------------------------------------------------
 
-    @rule(
-        steps=STEPS, seed=SEEDS, beyond=st.booleans(), form=st.sampled_from(["array", "out", "fortran", "wide", "one"])
-    )
+    @rule(steps=STEPS, seed=SEEDS, beyond=st.booleans(), form=FORMS)
     def runs(self, steps: int, seed: int, beyond: bool, form: str) -> None:
         steps = 1 if form == "step" else steps
         u = self._drawn(self._batch, steps, seed, beyond=beyond)
@@ -120,6 +118,8 @@ class Contract(RuleBasedStateMachine):
                 out = np.empty((self._batch, steps, self.device.spec.nodes), self.kind.dtype)
             case "fortran":
                 given = np.asfortranarray(u)
+            case "backwards":
+                given = u[::-1].copy()[::-1]
             case "wide":
                 given = u.astype(np.float64)
             case "one" if self._batch == 1:
@@ -146,8 +146,6 @@ class Contract(RuleBasedStateMachine):
     )  # fmt: skip
     def streams(self, lengths: list[int], seed: int, beyond: bool, at: int, end: str) -> None:
         """Read to its end, or up to the chunk `at`: left there, reset there, or broken by what the caller gives."""
-        if self.kind.late:
-            lengths = [max(1, steps) for steps in lengths]
         if sum(lengths) == 0:
             return
         u = self._drawn(self._batch, sum(lengths), seed, beyond=beyond and self.clips)

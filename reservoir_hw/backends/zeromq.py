@@ -512,13 +512,22 @@ class ZmqReservoir(Reservoir):
         inputs, the array for its answer, and the number of its first step. A fault keeps what came of its own chunk.
         """
         waiting: deque[tuple[Any, np.ndarray, int]] = deque()
+        ahead: deque[tuple[np.ndarray, np.ndarray, int]] = deque()
         most = self._credits if self._declaration.chunked else math.inf
-        ahead = next(chunks, None)
-        while ahead is not None or waiting:
-            while ahead is not None and len(waiting) < most:
-                (u, out, first), ahead = ahead, next(chunks, None)
-                # A chunk without steps has nothing to send.
-                sent = self._send_run(u, more=ahead is not None, outputs=outputs) if u.shape[1] else None
+
+        def more() -> bool:
+            # A chunk without steps has nothing to send: whether one comes behind it is not known yet.
+            while not any(u.shape[1] for u, _, _ in ahead):
+                chunk = next(chunks, None)
+                if chunk is None:
+                    return False
+                ahead.append(chunk)
+            return True
+
+        while more() or ahead or waiting:
+            while (more() or ahead) and len(waiting) < most:
+                u, out, first = ahead.popleft()
+                sent = self._send_run(u, more=more(), outputs=outputs) if u.shape[1] else None
                 waiting.append((sent, out, first))
             sent, out, first = waiting.popleft()
             if sent is not None:

@@ -55,7 +55,9 @@ def to_tensor(value: Any, dtype: np.dtype[Any], device: str, name: str) -> Any:
     torch = import_torch("this reservoir")
     if not is_tensor(value):
         array = np.ascontiguousarray(_real(value, name), dtype=dtype)
-        value = torch.from_numpy(array if array.flags.writeable else array.copy())
+        # numpy calls an axis of one row contiguous, also where it runs backwards; torch takes no such array.
+        taken = array.flags.writeable and min(array.strides, default=0) >= 0
+        value = torch.from_numpy(array if taken else array.copy())
     if value.is_complex():
         raise ShapeError(f"{name} must hold real numbers, not {value.dtype}")
     return dense(value).to(device=device, dtype=getattr(torch, dtype.name)).contiguous()

@@ -66,38 +66,12 @@ def toys(*devices: Reservoir, channels: int = 2) -> Parallel:
 # ---- together as alone -----------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("batch", [1, 3])
-def test_two_networks_are_the_two_side_by_side(batch: int) -> None:
-    u = inputs(batch)
-    expected = np.concatenate([alone(ESN, u), alone(OTHER, u)], axis=2)
-    with open_reservoir(parallel(ESN, OTHER), inputs=2) as both:
-        assert both.spec.nodes == 50
-        both.reset(batch)
-        np.testing.assert_array_equal(both.run(u), expected)
-        both.reset(batch)
-        np.testing.assert_array_equal(np.concatenate(list(both.stream([u[:, :7], u[:, 7:]])), axis=1), expected)
-        both.reset(batch)
-        np.testing.assert_array_equal(np.stack([both.step(u[:, t]) for t in range(20)], axis=1), expected)
-        both.reset(batch)
-        out = np.empty_like(expected)
-        assert both.run(u, out=out) is out
-        np.testing.assert_array_equal(out, expected)
-
-
 def test_noise_is_that_of_each_alone() -> None:
     noisy = {**ESN, "nonidealities": {"loop": {"noise": 0.1}, "seed": 3}}
     expected = np.concatenate([alone(noisy, inputs()), alone(OTHER, inputs())], axis=2)
     with open_reservoir(parallel(noisy, OTHER), inputs=2) as both:
         np.testing.assert_array_equal(both.run(inputs()), expected)
         assert not both.spec.deterministic
-
-
-def test_channels_choose_what_each_device_is_driven_with() -> None:
-    u = inputs(channels=3)
-    chosen = parallel({"reservoir": ESN, "channels": [2, 0]}, {"reservoir": OTHER, "channels": [1]})
-    expected = np.concatenate([alone(ESN, u[:, :, [2, 0]]), alone(OTHER, u[:, :, [1]])], axis=2)
-    with open_reservoir(chosen, inputs=3) as both:
-        np.testing.assert_array_equal(both.run(u), expected)
 
 
 def test_masks_spread_the_inputs_of_a_device_and_of_the_whole() -> None:
@@ -484,20 +458,6 @@ def test_clip_is_handed_to_every_device(tmp_path: Path, monkeypatch: pytest.Monk
 # ---- state -----------------------------------------------------------------------------------------
 
 
-def test_snapshot_and_restore_continue_where_all_were() -> None:
-    noisy = {**ESN, "nonidealities": {"loop": {"noise": 0.1}}}
-    u = inputs(3)
-    with open_reservoir(parallel(noisy, OTHER), inputs=2) as both:
-        both.reset(3)
-        both.run(u)
-        state = both.snapshot()
-        assert {"device.0.contract.steps", "device.1.device.state"} <= set(state)
-        following = both.run(u)
-        both.reset(1)
-        both.restore(state)
-        np.testing.assert_array_equal(both.run(u), following)
-
-
 def test_the_snapshot_of_other_devices_is_refused() -> None:
     with toys(SnapshotToy()) as one, toys(SnapshotToy(), SnapshotToy()) as two:
         before = two.run(inputs())
@@ -533,13 +493,6 @@ def test_a_restore_that_only_some_devices_took_is_a_lost_state() -> None:
         with pytest.raises(ConfigurationError, match="2 of 2 devices failed to restore"):
             both.restore(both.snapshot())
         both.run(inputs())
-
-
-def test_transition_from_given_states() -> None:
-    u, given = inputs(3)[:, 0], np.arange(12.0).reshape(3, 4)
-    with toys(SnapshotToy(), SnapshotToy()) as both:
-        expected = given / 2 + np.concatenate([u, u], axis=1)
-        np.testing.assert_allclose(both.transition(u.astype(np.float64), given), expected)
 
 
 def test_upload_names_the_device() -> None:

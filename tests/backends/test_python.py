@@ -20,7 +20,6 @@ from reservoir_hw.core.errors import (
     DeviceDisconnected,
     DeviceFault,
     DeviceTimeout,
-    InputRangeError,
     StateLost,
 )
 from reservoir_hw.core.functions import name_of
@@ -214,18 +213,6 @@ def test_faults_name_the_function_and_the_step_and_keep_the_states() -> None:
         reservoir.run(U[:, :8])
         with pytest.raises(DeviceFault, match=r"lab_bench:burst in steps 8 to 11 \(lab_bench.py:\d+\): ValueError"):
             reservoir.run(np.full((1, 4, 1), 7.0))
-
-
-def test_ranges_hold_and_continuity_is_what_was_declared() -> None:
-    with open_reservoir(bench(input_range=[-0.5, 0.5])) as reservoir, pytest.raises(InputRangeError):
-        reservoir.run(U)
-    with open_reservoir(bench(continuity="free_running")) as reservoir:
-        reservoir.run(U)
-        with pytest.raises(StateLost):
-            reservoir.run(U)
-    with open_reservoir(bench(continuity="replayed", memory_steps=4)) as reservoir:
-        reservoir.run(U[:, :6])
-        np.testing.assert_allclose(reservoir.run(U[:, 6:]), truth(U)[:, 6:], atol=0.2)
 
 
 def test_real_devices_are_locked_and_simulated_ones_are_not() -> None:

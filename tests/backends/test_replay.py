@@ -83,23 +83,6 @@ def test_it_is_the_recorded_device_without_what_a_recording_cannot_do(tmp_path: 
         }
 
 
-def test_whole_in_chunks_step_by_step_and_into_a_buffer(tmp_path: Path) -> None:
-    u, x = drive(1, sequences=2, inputs=2)
-    with replay(made(tmp_path / "t", [(u, x)])) as reservoir:
-        reservoir.reset(2)
-        np.testing.assert_array_equal(reservoir.run(u), x)
-        reservoir.reset(2)
-        np.testing.assert_array_equal(np.concatenate([reservoir.run(u[:, :7]), reservoir.run(u[:, 7:])], axis=1), x)
-        reservoir.reset(2)
-        np.testing.assert_array_equal(np.stack([reservoir.step(u[:, t]) for t in range(20)], axis=1), x)
-        reservoir.reset(2)
-        np.testing.assert_array_equal(np.concatenate(list(reservoir.stream([u[:, :11], u[:, 11:]])), axis=1), x)
-        reservoir.reset(2)
-        out = np.empty_like(x)
-        assert reservoir.run(u, out) is out
-        np.testing.assert_array_equal(out, x)
-
-
 def test_sequences_are_found_wherever_they_were_recorded(tmp_path: Path) -> None:
     first, second = drive(1, sequences=3), drive(2, sequences=2)
     with replay(made(tmp_path / "t", [first, second], max_batch=2)) as reservoir:

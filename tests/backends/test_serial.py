@@ -356,16 +356,6 @@ def test_the_next_client_gets_the_board_of_one_that_ended(how: signal.Signals, t
             assert reservoir.status()["leases_ended"] == (how == signal.SIGKILL)  # type: ignore[attr-defined]
 
 
-def test_close_twice(board: ScriptedBoard) -> None:
-    reservoir = opened(board.port)
-    reservoir.close()
-    reservoir.close()
-    assert board.seen_operations()[-1] == "DETACH"
-    reservoir.open()
-    assert np.array_equal(reservoir.run(VALUES[:, :9, :1]), golden(VALUES[:, :9, :1], 5))
-    reservoir.close()
-
-
 # ---- the file -----------------------------------------------------------------------------------
 
 

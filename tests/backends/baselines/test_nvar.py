@@ -10,7 +10,7 @@ import pytest
 
 from reservoir_hw import RidgeReadout, open_reservoir
 from reservoir_hw.backends.baselines import Nvar
-from reservoir_hw.core.errors import ConfigurationError, NotSupported
+from reservoir_hw.core.errors import ConfigurationError
 from reservoir_hw.readout.linear.online import RLSReadout
 from reservoir_hw.tasks.lorenz import Lorenz
 
@@ -50,28 +50,6 @@ def test_states_are_the_monomials_of_the_register(size: dict[str, Any]) -> None:
         for series, answer in zip(u, states, strict=True):
             expected = written_out(series, by_order[0], size.get("spacing", 1), powers)
             np.testing.assert_allclose(answer, expected, rtol=1e-13)
-
-
-@pytest.mark.parametrize("size", SIZES)
-def test_chunks_steps_and_snapshots_change_no_bit(size: dict[str, Any]) -> None:
-    u = np.random.default_rng(1).normal(size=(3, 30, size["inputs"]))
-    with Nvar(**size) as nvar:
-        nvar.reset(3)
-        whole = nvar.run(u)
-        nvar.reset(3)
-        first = nvar.run(u[:, :4])
-        state = nvar.snapshot()
-        steps = np.stack([nvar.step(u[:, t]) for t in range(4, 30)], axis=1)
-        nvar.restore(state)
-        rest = nvar.run(u[:, 4:])
-        np.testing.assert_array_equal(np.concatenate([first, steps], axis=1), whole)
-        np.testing.assert_array_equal(rest, steps)
-        out = np.empty_like(whole)
-        nvar.reset(3)
-        assert nvar.run(u, out=out) is out
-        np.testing.assert_array_equal(out, whole)
-        with pytest.raises(NotSupported, match="its state is the last inputs"):
-            nvar.transition(u[:, 0], whole[:, 0])
 
 
 def test_long_series_in_blocks_are_as_short_ones() -> None:

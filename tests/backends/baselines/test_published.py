@@ -60,6 +60,7 @@ def scores(document: dict[str, Any], metric: str) -> dict[str, float]:
     return {label: float(np.mean(values)) for label, values in found.items()}
 
 
+@pytest.mark.slow
 def test_on_lorenz_84_products_from_400_steps_beat_a_network_from_5000(tmp_path: Path) -> None:
     def document(train_steps: int, baselines: list[dict[str, Any]], nodes: int) -> dict[str, Any]:
         loop = {"starts": 60, "warmup_steps": 200, "forecast_steps": 1000}

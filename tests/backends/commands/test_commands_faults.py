@@ -122,8 +122,8 @@ def faults_on(name: str, count: int, steps: int) -> None:
 
 
 @pytest.mark.parametrize("name", BAD)
-def test_500_steps_with_24_faults(name: str) -> None:
-    faults_on(name, 24, 500)
+def test_250_steps_with_12_faults(name: str) -> None:
+    faults_on(name, 12, 250)
 
 
 @pytest.mark.slow

@@ -68,7 +68,8 @@ def test_planted_values_lie_in_the_intervals(capsys: pytest.CaptureFixture[str])
     assert max(missed.values()) <= 1
 
 
-@pytest.mark.parametrize("monitored", [pytest.param(True, marks=pytest.mark.slow), False])
+@pytest.mark.slow
+@pytest.mark.parametrize("monitored", [True, False])
 def test_states_of_a_calibrated_bench_are_those_of_the_equation(tmp_path: Path, monitored: bool) -> None:
     device, u = Ikeda(), np.random.default_rng(0).uniform(-1, 1, (1, 150, 1))
     path = tmp_path / "bench.json"

@@ -140,7 +140,7 @@ def test_the_estimate_counts_bursts_and_what_is_played(
 
     monkeypatch.setattr(VisaReservoir, "_burst", counted)
     experiment = Path(__file__).parents[3] / "examples/virtual_bench/narma.yaml"
-    sets = {"task.train_steps": 2000, "vary": {}, "run.folder": str(tmp_path)}
+    sets = {"task.train_steps": 500, "vary": {}, "run.folder": str(tmp_path)}
     config = Experiment.from_file(experiment, reservoir=tmp_path / "bench.yaml", set=sets)
     expected = config.estimate()
     config.run()

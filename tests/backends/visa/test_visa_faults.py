@@ -60,7 +60,7 @@ FAULTS: list[tuple[str, dict[str, Any], type[DeviceError], str | None]] = [
 ]
 # Nothing differs between bursts.
 STILL = BenchConfig(trigger_jitter=0.0, digitizer_ppm=0.0).with_device(QUIET)
-DIALECTS = ["keysight", pytest.param("tektronix", marks=pytest.mark.slow)]
+DIALECTS = ["tektronix", pytest.param("keysight", marks=pytest.mark.slow)]
 
 
 def plan(*faults: dict[str, Any]) -> FaultPlan:

@@ -75,7 +75,7 @@ def threading_rule(request, monkeypatch):
 @pytest.mark.usefixtures("threading_rule")
 @pytest.mark.parametrize("leak", [1.0, 0.4, (0.2, 0.9)], ids=["no leak", "leak", "leak range"])
 @pytest.mark.parametrize("activation", FUNCTIONS)
-@pytest.mark.parametrize("batch", [1, 3, 20])
+@pytest.mark.parametrize("batch", [1, 20])
 @pytest.mark.parametrize("storage", STORAGE)
 @DTYPES
 def test_states_equal_the_equation(dtype, storage, batch, activation, leak):
@@ -232,6 +232,7 @@ assert numba.threading_layer()  # It raises where no parallel kernel has run.
 """
 
 
+@pytest.mark.slow
 def test_torch_has_as_many_threads_as_before():
     """With another number its sums have another order, so that a training would depend on what was driven before."""
     pytest.importorskip("torch")
@@ -253,6 +254,7 @@ assert torch.ones(1_000_000).tanh().sum() > 0
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="libraries are found in /proc")
 def test_wheels_may_rename_the_library_of_their_threads(tmp_path):
     pytest.importorskip("torch")
@@ -289,6 +291,7 @@ assert os.waitpid(child, 0)[1] == 0
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork")
 @pytest.mark.parametrize("loaded", ["before", "after"])
 def test_a_fork_does_not_wait_for_threads_of_its_parent(loaded):
@@ -437,6 +440,7 @@ for batch in (1, 6):
 """
 
 
+@pytest.mark.slow
 def test_states_are_the_same_where_another_numba_refuses_it(tmp_path):
     weights, u = network(60, 2), drive(6, 9, 2, np.float32)
     weights.save(tmp_path / "weights.safetensors")

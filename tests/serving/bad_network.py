@@ -27,8 +27,8 @@ FIELDS = (
 )  # fmt: skip
 """Of a header that is changed, with the right checksums."""
 LARGEST = 1 << 17
-REMEMBERED = 4
-"""Connections, of each of which the last message is known."""
+REMEMBERED = 8
+"""Connections whose messages are known."""
 
 
 class Strike(NamedTuple):
@@ -81,8 +81,8 @@ class BadNetwork:
         self._armed: list[Strike] = []
         self._blocked: set[SocketName] = set()
         self._made = 0
-        # Of each way the last message of each connection.
-        self._past: dict[tuple[SocketName, Direction], dict[int, Frames]] = {}
+        # Of each way the messages of the last connections, by their place there.
+        self._past: dict[tuple[SocketName, Direction], dict[int, list[Frames]]] = {}
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self._poller = zmq.Poller()
         self._listening: dict[SocketName, zmq.Socket[bytes] | socket.socket] = {}
@@ -240,7 +240,7 @@ class BadNetwork:
         else:
             arriving = self._struck(way, strike, frames)
         past = self._past.setdefault((way.socket, way.direction), {})
-        past[way.connection] = frames
+        past.setdefault(way.connection, []).append(frames)
         if len(past) > REMEMBERED:
             del past[next(iter(past))]
         due = [message for left, message in way.held if left <= 1]
@@ -288,7 +288,13 @@ class BadNetwork:
                 return [self._flipped(frames, number, spared=self._spares_payloads and way.socket == "data")]
             case "earlier session":
                 past = self._past.get((way.socket, way.direction), {})
-                return [*[past[one] for one in list(past)[-2:] if one != way.connection], frames]
+                earlier = [
+                    message
+                    for connection, messages in past.items()
+                    for message in messages
+                    if connection != way.connection and _without_session(message) == _without_session(frames)
+                ]
+                return [*earlier[-1:], frames]
         return [_forged(frames, strike)]
 
     @staticmethod
@@ -298,6 +304,11 @@ class BadNetwork:
         frame = struck[number % len(struck)]
         frame[number % len(frame)] ^= 1 << number % 8
         return [bytes(frame) for frame in changed]
+
+
+def _without_session(frames: Frames) -> bytes:
+    """All of a header that tells one message of a session from another; nothing of a control message."""
+    return frames[-2][4:8] + frames[-2][16:56] if len(frames) > 1 else b""
 
 
 def _send_packet(end: socket.socket, frames: Frames, descriptors: list[int]) -> None:

@@ -6,7 +6,7 @@ import contextlib
 import functools
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, ClassVar
 
 import numpy as np
@@ -34,6 +34,9 @@ LEASE_S, CREDITS = 10.0, 3
 PRIME = (1 << 31) - 1
 FAILS = -1.0
 """An input at which the device fails."""
+AFTER, KINDS = st.sampled_from([0, 0, 1, 2]), st.integers(0, len(HARMFUL) + len(FIELDS) - 1)
+DIRECTIONS, LENGTHS = st.sampled_from(["to_device", "to_client"]), st.lists(st.integers(1, 4), min_size=1, max_size=6)
+CHUNKS, CREDITS_USED = st.sampled_from([None, 1, 3]), st.sampled_from([None, 1, 2])
 STEPS = st.sampled_from([1, 2, 4])
 """Few lengths: an answer that is taken for another one must have the same."""
 
@@ -118,11 +121,11 @@ def with_a_client(act: Callable[..., None]) -> Callable[..., None]:
     """The client is open. Which rules there are must not hang on what came of others: that is a matter of time."""
 
     @functools.wraps(act)
-    def acting(self: Wire, **drawn: Any) -> None:
+    def acting(self: Wire, *which: Any, **drawn: Any) -> None:
         if self.device is None:
-            self.open(None, None)
+            self.open()
         if self.device is not None:
-            act(self, **drawn)
+            act(self, *which, **drawn)
 
     return acting
 
@@ -131,14 +134,14 @@ def with_a_state(act: Callable[..., None]) -> Callable[..., None]:
     """The client is open, and may go on."""
 
     @functools.wraps(act)
-    def acting(self: Wire, **drawn: Any) -> None:
+    def acting(self: Wire, *which: Any, **drawn: Any) -> None:
         if self.x is None:
             self.reset(batch=1)
         if self.x is None:
-            self.close(heals=True)
-            self.open(None, None)
+            self.close()
+            self.open()
         if self.x is not None:
-            act(self, **drawn)
+            act(self, *which, **drawn)
 
     return with_a_client(acting)
 
@@ -219,29 +222,32 @@ class Wire(RuleBasedStateMachine):
 
     # ---- the client -----------------------------------------------------------------------------
 
-    @initialize(chunk_steps=st.sampled_from([None, 1, 3]), credits=st.sampled_from([None, 1, 2]))
+    @initialize(chunk_steps=CHUNKS, credits=CREDITS_USED)
     def first(self, chunk_steps: int | None, credits: int | None) -> None:
-        self.open(chunk_steps, credits)
+        self.options = {"chunk_steps": chunk_steps, "credits": credits}
+        self.open()
 
-    @rule(chunk_steps=st.sampled_from([None, 1, 3]), credits=st.sampled_from([None, 1, 2]))
-    def open(self, chunk_steps: int | None, credits: int | None) -> None:
-        if self.device is not None:
-            return
+    def open(self) -> None:
+        """Open the client, if it can be opened, after a session that may have been left behind."""
         with self.bench.strangers.client() as other:
             other.ask("goodbye", session=self.bench.session or 1)
         try:
-            self.device = self.bench.open(
-                self.bench.front, PATIENT_S if self.patient else HASTY_S, chunk_steps=chunk_steps, credits=credits
-            )
+            self.device = self.bench.open(self.bench.front, PATIENT_S if self.patient else HASTY_S, **self.options)
         except ReservoirError:
             if self.patient:
                 raise
             return
         self.x, self.rows, self.void = np.zeros((1, 2)), 1, False
 
-    @rule(heals=st.booleans())
+    @rule(heals=st.booleans(), chunk_steps=CHUNKS, credits=CREDITS_USED)
     @with_a_client
-    def close(self, heals: bool) -> None:
+    def begin_again(self, heals: bool, chunk_steps: int | None, credits: int | None) -> None:
+        self.close(heals=heals)
+        self.options = {"chunk_steps": chunk_steps, "credits": credits}
+        self.open()
+
+    def close(self, *, heals: bool = True) -> None:
+        """Close the client; the network may be good for the next one."""
         if heals:
             self.bench.network.clear()
         device, self.device, self.x = self.client, None, None
@@ -269,7 +275,7 @@ class Wire(RuleBasedStateMachine):
     def step(self) -> None:
         self.drive(self.inputs(self.rows, 1), lambda u: self.client.step(u[:, 0])[:, None])
 
-    @rule(chunks=st.lists(st.integers(1, 4), min_size=1, max_size=6), taken=st.integers(0, 6))
+    @rule(chunks=LENGTHS, taken=st.integers(0, 6))
     @with_a_state
     def stream(self, chunks: list[int], taken: int) -> None:
         """A stream that is read to its end, or left, and its answers come when others are due."""
@@ -364,7 +370,7 @@ class Wire(RuleBasedStateMachine):
     @rule(
         kind=st.sampled_from(HARMLESS),
         socket=st.sampled_from(["data", "control"]),
-        direction=st.sampled_from(["to_device", "to_client"]),
+        direction=DIRECTIONS,
         after=st.integers(0, 2),
         number=st.integers(1, 3),
         begin_again=st.booleans(),
@@ -423,14 +429,14 @@ class Wire(RuleBasedStateMachine):
         bench = self.bench
         bench.network.clear()
         if self.device is not None:
-            self.close(heals=True)
+            self.close()
         self.saved.clear()
         self.patient = True
-        self.open(1, None)
+        self.open()
         assert self.device is not None
         self.reset(batch=2)
         self.run(steps=4)
-        self.close(heals=True)
+        self.close()
 
 
 class StruckWire(Wire):
@@ -442,42 +448,51 @@ class StruckWire(Wire):
         super().__init__()
         self.strikes = 0
 
-    @rule(
-        which=st.integers(0, len(HARMFUL) + len(FIELDS) - 1),
-        direction=st.sampled_from(["to_device", "to_client"]),
-        after=st.sampled_from([0, 0, 1, 2]),
-        number=st.integers(0, 1000),
-        steps=STEPS,
-    )
+    @rule(which=KINDS, after=AFTER, number=st.integers(0, 1000), times=st.integers(1, 4), steps=STEPS)
+    def requests_are_struck(self, times: int, steps: int, **how: int) -> None:
+        for _ in range(times):
+            self.strike("data", "to_device", **how)
+            self.run(steps=steps)
+
+    @rule(which=KINDS, after=AFTER, number=st.integers(0, 1000), times=st.integers(1, 4), steps=STEPS)
+    def answers_are_struck(self, times: int, steps: int, **how: int) -> None:
+        for _ in range(times):
+            self.strike("data", "to_client", **how)
+            self.run(steps=steps)
+
+    @rule(which=KINDS, after=AFTER, number=st.integers(0, 1000), direction=DIRECTIONS, chunks=LENGTHS)
+    def a_stream_is_struck(self, direction: Any, chunks: list[int], **how: int) -> None:
+        self.strike("data", direction, **how)
+        self.stream(chunks=chunks, taken=len(chunks))
+
+    @rule(which=KINDS, number=st.integers(0, 1000), direction=DIRECTIONS)
+    def questions_are_struck(self, direction: Any, **how: int) -> None:
+        self.strike("control", direction, after=0, **how)
+
     @with_a_state
-    def damage(self, which: int, direction: Any, after: int, number: int, steps: int) -> None:
-        self.strike("data", (*HARMFUL, *FIELDS), direction, which, after, number)
-        self.run(steps=steps)
-
-    @rule(
-        which=st.integers(0, len(HARMFUL) - 1),
-        direction=st.sampled_from(["to_device", "to_client"]),
-        number=st.integers(0, 1000),
-    )
-    @with_a_client
-    def damage_of_questions(self, which: int, direction: Any, number: int) -> None:
-        self.strike("control", HARMFUL, direction, which, 0, number)
-
-    def strike(
-        self, socket: SocketName, kinds: Sequence[str], direction: Any, which: int, after: int, number: int
-    ) -> None:
+    def strike(self, socket: SocketName, direction: Any, *, which: int, after: int, number: int) -> None:
         """Each strike of a sequence is another one, where the same is drawn again, too."""
         self.strikes += 1
+        kinds = (*HARMFUL, *FIELDS) if socket == "data" else HARMFUL
         kind = kinds[(which + self.strikes) % len(kinds)]
         self.bench.network.strike(Strike(kind, socket, direction, after, number + 37 * self.strikes))
 
-    @rule(socket=st.sampled_from(["data", "control"]))
+    @rule(trouble=st.sampled_from(["no data", "no questions", "lease", "next client", "new server"]), steps=STEPS)
     @with_a_client
-    def silence(self, socket: SocketName) -> None:
-        self.bench.network.block(socket)
+    def lost(self, trouble: str, steps: int) -> None:
+        """Nothing passes any more, the lease runs out, or the server is started again."""
+        match trouble:
+            case "no data":
+                self.bench.network.block("data")
+            case "no questions":
+                self.bench.network.block("control")
+            case "new server":
+                self.bench.start()
+                self.void = True
+            case _:
+                self.lease_runs_out(next_one=trouble == "next client", steps=steps)
+        self.step()
 
-    @rule(next_one=st.booleans(), steps=st.integers(1, 5))
-    @with_a_client
     def lease_runs_out(self, next_one: bool, steps: int) -> None:
         """Nothing is heard of the client, and somebody else may have the device when it comes back."""
         bench = self.bench
@@ -497,12 +512,6 @@ class StruckWire(Wire):
             expected = driven(np.zeros((1, 2)), u)
             assert np.array_equal(np.concatenate([first, other.run(u[:, steps:])], axis=1), expected)
 
-    @rule()
-    @with_a_client
-    def server_is_started_again(self) -> None:
-        self.bench.start()
-        self.void = True
-
 
 def hello_of(client: Client) -> dict[str, Any]:
     return {"versions": [1], "client": client.name, "nonce": client.nonce}
@@ -515,7 +524,7 @@ MANY = pytest.mark.slow
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize(
     ("machine", "examples"),
-    [(Wire, 15), (StruckWire, 30), pytest.param(Wire, 300, marks=MANY), pytest.param(StruckWire, 1000, marks=MANY)],
+    [(Wire, 20), (StruckWire, 40), pytest.param(Wire, 300, marks=MANY), pytest.param(StruckWire, 1000, marks=MANY)],
 )
 def test_right_states_or_an_error(
     way: str, machine: type[Wire], examples: int, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
-from served import ipc_address
 
 from reservoir_hw.testing.protocol.check import RULES, check, rules_for
 from reservoir_hw.testing.protocol.rules import Rule
@@ -13,12 +10,6 @@ from reservoir_hw.testing.protocol.rules import Rule
 from .planted_faults import FAULTS, Fault
 
 BY_TITLE = {rule.title: rule for rule in RULES}
-
-
-@pytest.fixture
-def address() -> Iterator[str]:
-    with ipc_address() as address:
-        yield address
 
 
 def needed_for(fault: Fault) -> list[Rule]:

@@ -114,14 +114,16 @@ def test_weights_that_do_not_travel_leave_the_device_as_it_is(address: str) -> N
 
 
 def test_integers_narrow_the_range_of_inputs(address: str) -> None:
-    with served(Toy(input_range=(-1.0, 1.0)), address, inputs=encoding_of("int16", 2.0**-15)):
-        with open_reservoir({"kind": "zmq", "address": address}) as remote:
-            assert remote.spec.input_range == (-1.0, 32767 / 32768)
-            remote.run(np.full((1, 2, 2), 0.5))
-            with pytest.raises(InputRangeError, match="outside the range"):
-                remote.run(np.ones((1, 2, 2)))
-            # Nothing was sent, nothing is lost.
-            remote.run(np.full((1, 2, 2), 0.5))
+    with (
+        served(Toy(input_range=(-1.0, 1.0)), address, inputs=encoding_of("int16", 2.0**-15)),
+        open_reservoir({"kind": "zmq", "address": address}) as remote,
+    ):
+        assert remote.spec.input_range == (-1.0, 32767 / 32768)
+        remote.run(np.full((1, 2, 2), 0.5))
+        with pytest.raises(InputRangeError, match="outside the range"):
+            remote.run(np.ones((1, 2, 2)))
+        # Nothing was sent, nothing is lost.
+        remote.run(np.full((1, 2, 2), 0.5))
 
 
 def test_keys_that_are_none(tmp_path: Path) -> None:
@@ -154,9 +156,11 @@ def test_a_device_may_use_its_memory_again(address: str) -> None:
     u = np.random.default_rng(0).uniform(-1, 1, (1, 40_000, 2))
     with Toy() as here:
         true = here.run(u)
-    with served(Buffered(), address):
-        with open_reservoir({"kind": "zmq", "address": address, "chunk_steps": 8000}) as far:
-            assert np.array_equal(far.run(u), true)
+    with (
+        served(Buffered(), address),
+        open_reservoir({"kind": "zmq", "address": address, "chunk_steps": 8000}) as far,
+    ):
+        assert np.array_equal(far.run(u), true)
 
 
 @pytest.mark.parametrize(
@@ -188,14 +192,16 @@ def test_answers_have_the_limit_of_requests(address: str) -> None:
         def _snapshot(self) -> dict[str, np.ndarray]:
             return {**super()._snapshot(), "heavy": np.zeros((1, 100_000))}
 
-    with served(Heavy(), address, max_frame_bytes=1 << 16):
-        with open_reservoir({"kind": "zmq", "address": address, "chunk_steps": 1000}) as far:
-            assert isinstance(far, ZmqReservoir)
-            with pytest.raises(ConfigurationError, match=r"the answer has .* bytes, at most 65536"):
-                far.snapshot()
-            far.set_readout(np.ones((5000, 2)), np.zeros(5000), dtype="int8")
-            with pytest.raises(ConfigurationError, match="5000 numbers are"):
-                far.run_outputs(np.ones((1, 1000, 2)))
+    with (
+        served(Heavy(), address, max_frame_bytes=1 << 16),
+        open_reservoir({"kind": "zmq", "address": address, "chunk_steps": 1000}) as far,
+    ):
+        assert isinstance(far, ZmqReservoir)
+        with pytest.raises(ConfigurationError, match=r"the answer has .* bytes, at most 65536"):
+            far.snapshot()
+        far.set_readout(np.ones((5000, 2)), np.zeros(5000), dtype="int8")
+        with pytest.raises(ConfigurationError, match="5000 numbers are"):
+            far.run_outputs(np.ones((1, 1000, 2)))
 
 
 def test_outputs_of_nothing_and_of_what_takes_several_drives(address: str) -> None:
@@ -206,12 +212,14 @@ def test_outputs_of_nothing_and_of_what_takes_several_drives(address: str) -> No
         with pytest.raises(ConfigurationError, match="do not fit into float32"):
             far.set_readout(np.full((1, 2), 1e39), np.zeros(1), dtype="int8")
         assert np.array_equal(far.run_outputs(np.ones((1, 1, 2))), np.ones((1, 1, 2)))
-    with served(Toy(continuity="replayed", memory_steps=60), address):
-        with open_reservoir({"kind": "zmq", "address": address}) as far:
-            assert isinstance(far, ZmqReservoir)
-            far.set_readout(np.eye(2), np.zeros(2), dtype="float32")
-            with pytest.raises(NotSupported, match="several drives"):
-                far.run_outputs(np.ones((1, 4, 2)))
+    with (
+        served(Toy(continuity="replayed", memory_steps=60), address),
+        open_reservoir({"kind": "zmq", "address": address}) as far,
+    ):
+        assert isinstance(far, ZmqReservoir)
+        far.set_readout(np.eye(2), np.zeros(2), dtype="float32")
+        with pytest.raises(NotSupported, match="several drives"):
+            far.run_outputs(np.ones((1, 4, 2)))
     with served(Toy(max_batch=1), address), open_reservoir({"kind": "zmq", "address": address}) as far:
         assert isinstance(far, ZmqReservoir)
         far.set_readout(np.eye(2), np.zeros(2), dtype="float32")
@@ -222,12 +230,14 @@ def test_outputs_of_nothing_and_of_what_takes_several_drives(address: str) -> No
 
 def test_integers_that_the_dtype_of_the_device_cannot_tell_apart(address: str) -> None:
     """The largest int32 at a scale of 2^-31 is 1 in float32, which does not fit."""
-    with served(Toy(dtype="float32"), address, inputs=encoding_of("int32", 2.0**-31)):
-        with open_reservoir({"kind": "zmq", "address": address, "out_of_range": "clip"}) as far:
-            assert far.spec.input_range is not None
-            assert far.spec.input_range[1] < 1.0
-            far.run(np.full((1, 50, 2), 1.0, np.float32))
-            assert far.counters.clipped == 100
+    with (
+        served(Toy(dtype="float32"), address, inputs=encoding_of("int32", 2.0**-31)),
+        open_reservoir({"kind": "zmq", "address": address, "out_of_range": "clip"}) as far,
+    ):
+        assert far.spec.input_range is not None
+        assert far.spec.input_range[1] < 1.0
+        far.run(np.full((1, 50, 2), 1.0, np.float32))
+        assert far.counters.clipped == 100
 
 
 def test_a_scale_that_does_not_reach_the_range_is_refused_at_the_start(address: str) -> None:

@@ -154,8 +154,8 @@ class BadNetwork:
             connection = self._joined(
                 name,
                 [back],
-                to_device=lambda frames, _: back.send_multipart(frames),
-                to_client=lambda frames, _: ready.send_multipart([peer, *frames]),
+                to_device=lambda frames, _: _send_message(back, frames),
+                to_client=lambda frames, _: _send_message(ready, [peer, *frames]),
             )
             self._connections[back] = self._connections[name, peer] = connection
             self._poller.register(back, zmq.POLLIN)
@@ -314,6 +314,10 @@ class BadNetwork:
 def _without_session(frames: Frames) -> bytes:
     """All of a header that tells one message of a session from another; nothing of a control message."""
     return frames[-2][4:8] + frames[-2][16:56] if len(frames) > 1 else b""
+
+
+def _send_message(end: zmq.Socket[bytes], frames: Frames) -> None:
+    end.send_multipart(frames)
 
 
 def _send_packet(end: socket.socket, frames: Frames, descriptors: list[int]) -> None:

@@ -178,7 +178,7 @@ def test_a_server_that_insists_on_checksums(address: str) -> None:
         header, payload = wire.pack_data(client.head_of_run(drive(1, 20)), drive(1, 20).tobytes())
         data.send_packet(prefix(len(payload), INLINE), header, b"x" + payload[1:])
         client.sent += 1
-        assert client.reply(wire.Header(wire.RUN, client.session, client.sent)).error["code"] == wire.E_CHECKSUM
+        client.failed(wire.Header(wire.RUN, client.session, client.sent), wire.E_CHECKSUM)
 
 
 @pytest.mark.parametrize("kind", ["empty", "a file"])

@@ -208,7 +208,7 @@ class Wire(RuleBasedStateMachine):
         if error.states is not None:
             assert np.array_equal(error.states, expected[:, : error.steps_done]), "invented states in an error"
 
-    def drive(self, u: np.ndarray, act: Callable[[np.ndarray], np.ndarray]) -> None:
+    def drive(self, u: np.ndarray, act: Callable[[np.ndarray], Any]) -> None:
         """An operation that drives the device with `u`."""
         if self.x is None:
             with pytest.raises((StateLost, DeviceError) if self.patient else ReservoirError):
@@ -285,7 +285,7 @@ class Wire(RuleBasedStateMachine):
         came: list[np.ndarray] = []
 
         def read() -> bool:
-            stream: Iterator[np.ndarray] = self.client.stream(given)
+            stream: Iterator[Any] = self.client.stream(given)
             for states in stream:
                 came.append(states)
                 if len(came) == taken < len(given):
@@ -546,7 +546,7 @@ def test_right_states_or_an_error(
                 deadline=None,
                 derandomize=examples < 100,
                 print_blob=True,
-                suppress_health_check=list(HealthCheck),
+                suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much, HealthCheck.data_too_large],
             ),
         )
     print(outcomes)

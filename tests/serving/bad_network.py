@@ -142,7 +142,9 @@ class BadNetwork:
 
     def _take_message(self, ready: zmq.Socket[bytes]) -> None:
         frames = ready.recv_multipart()
-        name = next((name for name, listening in self._listening.items() if listening is ready), None)
+        name: SocketName | None = next(
+            (name for name, listening in self._listening.items() if listening is ready), None
+        )
         if name is None:
             self._pass(self._connections[ready].ways["to_client"], frames, [])
             return

@@ -32,7 +32,7 @@ def built(target: str = "board_server", **variables: str) -> Path:
     """The program `target` of the Makefile, with these variables of it: DEFINES="-DVN_NODES=7"."""
     need("cc", "make")
     folder = Path(tempfile.mkdtemp(dir=_builds.name))
-    settings = {"CFLAGS": "-O2 -Werror", "PYTHON": sys.executable, "BUILD": str(folder), **variables}
+    settings = {"CFLAGS": "-O0 -Werror", "PYTHON": sys.executable, "BUILD": str(folder), **variables}
     command = ["make", "-C", str(SOURCES), *(f"{name}={value}" for name, value in settings.items()), folder / target]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr

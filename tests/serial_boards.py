@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import atexit
 import contextlib
 import functools
 import shutil
@@ -21,7 +20,8 @@ from reservoir_hw.emulators.board.faults import BoardFaultPlan
 
 FIRMWARE = Path(reservoir_hw.hardware.__file__).parent / "board_serial"
 STRICT = ("-std=c99", "-Wall", "-Wextra", "-Wpedantic", "-Werror")
-SANITIZERS = ("-O1", "-fsanitize=address,undefined", "-fno-sanitize-recover=all")
+_builds = tempfile.TemporaryDirectory(prefix="reservoir_hw_board_")
+SANITIZERS = ("-O0", "-fsanitize=address,undefined", "-fno-sanitize-recover=all")
 
 
 @dataclass(frozen=True)
@@ -75,9 +75,7 @@ def built(main: str, sizes: Sizes) -> Path:
     """A program of the firmware with these sizes."""
     if shutil.which("cc") is None:
         pytest.skip("there is no C compiler: cc")
-    folder = tempfile.mkdtemp(prefix="reservoir_hw_board_")
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    program = Path(folder) / "board"
+    program = Path(tempfile.mkdtemp(dir=_builds.name)) / "board"
     defined = {
         "VN_NODES": sizes.nodes,
         "VN_INPUTS": sizes.inputs,

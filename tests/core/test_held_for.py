@@ -11,12 +11,12 @@ import chemical_cell
 import numpy as np
 import pytest
 from served import free_address, served
-from serving.page_client import PageClient, Refused
 
 from reservoir_hw.core.errors import StateLost
 from reservoir_hw.core.reservoir_config import build_reservoir, open_reservoir, reservoir_config
 from reservoir_hw.testing.conformance import conform
 from reservoir_hw.testing.protocol import codec
+from reservoir_hw.testing.protocol.device import Device
 
 HELD_FOR_S = 0.15
 U = np.random.default_rng(0).uniform(-1, 1, (1, 40, 1))
@@ -65,16 +65,16 @@ def test_a_longer_pause_is_refused_before_anything_is_driven(is_served: bool) ->
 def test_the_server_looks_at_the_time_too() -> None:
     """A client that knows nothing of it gets error 11."""
     address = free_address()
-    with served(build_reservoir(reservoir_config(cell())), address), PageClient(address) as client:
+    with served(build_reservoir(reservoir_config(cell())), address), Device(address) as line:
+        client = line.client()
         client.hello()
         client.attach()
-        client.run(U[:, :20])
+        u = U.astype(codec.NUMBERS[client.declaration["inputs"][0]])
+        client.run(u[:, :20])
         driven = chemical_cell.driven
         wait_until_forgotten()
-        with pytest.raises(Refused) as refused:
-            client.run(U[:, 20:])
-        assert refused.value.code == codec.E_STATE_LOST
-        assert refused.value.error["state_lost"]
+        assert client.failed(client.send_run(u[:, 20:], step=20), codec.E_STATE_LOST)["state_lost"]
+        client.close()
         assert chemical_cell.driven == driven
 
 

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
 import random
 import socket
-import struct
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
-import msgpack
 import numpy as np
 import pytest
 from board_server import built, running
@@ -24,11 +20,10 @@ from reservoir_hw.core.reservoir_config import open_reservoir
 from reservoir_hw.drivers.zeromq import status_of
 from reservoir_hw.emulators.virtual_nodes import SCALE, VirtualNodes
 from reservoir_hw.testing.protocol import codec as wire
+from reservoir_hw.testing.protocol import pipes
 
 NODES, INPUTS = 50, 2
 DEFINES = f"-DVN_NODES={NODES} -DVN_INPUTS={INPUTS}"
-SLOT_BYTES, CREDITS = 4096, 8
-SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW if sys.platform == "linux" else 0
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="shared memory without a name is Linux")
 
@@ -37,7 +32,7 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="shared memory w
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, int]]:
     """The address of a server, and its process."""
     path = tmp_path_factory.mktemp("u") / "d"
-    with running(built(DEFINES=DEFINES), "-c", str(CREDITS), address=f"unix://{path}") as (address, process):
+    with running(built(DEFINES=DEFINES), address=f"unix://{path}") as (address, process):
         yield address, process.pid
     assert not path.exists()
     assert not Path(f"{path}.control").exists()
@@ -108,141 +103,31 @@ def test_a_killed_client_loses_the_device_at_once(server: tuple[str, int]) -> No
     assert not any("memfd" in os.readlink(one) for one in Path(f"/proc/{pid}/fd").iterdir())
 
 
-class Packets:
-    """A client that says what it is told to."""
-
-    def __init__(self, address: str) -> None:
-        path = address.removeprefix("unix://")
-        self.data, self.control = (socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) for _ in range(2))
-        for one, at in ((self.data, path), (self.control, f"{path}.control")):
-            one.connect(at)
-            one.settimeout(5)
-
-    def close(self) -> None:
-        self.data.close()
-        self.control.close()
-
-    def hello(self, **wishes: Any) -> dict[str, Any]:
-        nonce = os.urandom(16)
-        self.control.send(
-            wire.pack_control({"op": "hello", "id": 1, "versions": [1], "client": "raw", "nonce": nonce, **wishes})
-        )
-        answer = wire.unpack_control(self.control.recv(1 << 16))
-        self.session = answer.get("session", 0)
-        return answer
-
-    def ask(
-        self,
-        operation: int,
-        payload: bytes = b"",
-        *,
-        place: int = 0,
-        length: int | None = None,
-        fds: list[int] | None = None,
-        **fields: Any,
-    ) -> tuple[int, dict[str, Any]]:
-        """The request number of the reply, and its error if it is one."""
-        header, _ = wire.pack_data(wire.Header(operation, self.session, **fields), payload)
-        front = struct.pack("<QB3x", len(payload) if length is None else length, place)
-        packet = front + struct.pack("<I", wire.crc32c(front)) + header + (b"" if place else payload)
-        socket.send_fds(self.data, [packet], fds or [])
-        return self.answer()
-
-    def answer(self) -> tuple[int, dict[str, Any]]:
-        came = self.data.recv(1 << 16)
-        header, crc = wire.unpack_header(came[16:96])
-        payload = came[96:]
-        assert crc == wire.crc32c(payload)
-        return header.request, msgpack.unpackb(payload) if header.operation == wire.ERROR else {}
-
-
-@pytest.fixture
-def client(address: str) -> Iterator[Packets]:
-    client = Packets(address)
-    yield client
-    client.close()
-    wait_until_free(address, 2)
-
-
-def segment(size: int = 2 * CREDITS * SLOT_BYTES, seals: int = SEALS) -> int:
-    descriptor = os.memfd_create("test", os.MFD_ALLOW_SEALING)
-    os.ftruncate(descriptor, size)
-    fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, seals)
-    return descriptor
-
-
-@pytest.mark.parametrize(
-    ("wishes", "fds", "code"),
-    [
-        ({}, [], 0),
-        ({"slot_bytes": 0}, [segment], wire.E_CONFIGURATION),
-        ({"slot_bytes": SLOT_BYTES}, [segment], 0),
-        ({"slot_bytes": SLOT_BYTES}, [], wire.E_CONFIGURATION),
-        ({"slot_bytes": SLOT_BYTES}, [lambda: segment(SLOT_BYTES)], wire.E_CONFIGURATION),
-        ({"slot_bytes": SLOT_BYTES}, [lambda: segment(seals=fcntl.F_SEAL_SHRINK)], wire.E_CONFIGURATION),
-        ({"slot_bytes": SLOT_BYTES}, [lambda: os.open(__file__, os.O_RDONLY)], wire.E_CONFIGURATION),
-        ({"slot_bytes": SLOT_BYTES}, [segment, segment], wire.E_MALFORMED),
-    ],
-)
-def test_the_segment_of_attach(client: Packets, wishes: dict[str, Any], fds: list[Any], code: int) -> None:
-    client.hello(**wishes)
-    descriptors = [make() for make in fds]
-    _, error = client.ask(wire.ATTACH, request=1, fds=descriptors)
-    for descriptor in descriptors:
-        os.close(descriptor)
-    assert error.get("code", 0) == code
-
-
-@pytest.mark.parametrize(
-    "wishes", [{"slot_bytes": 100}, {"slot_bytes": -4096}, {"slot_bytes": 1 << 31}, {"checksums": 1}]
-)
-def test_wishes_that_make_no_sense(client: Packets, wishes: dict[str, Any]) -> None:
-    assert client.hello(**wishes)["code"] == wire.E_MALFORMED
-
-
-def test_payloads_that_cannot_be_had(client: Packets) -> None:
-    assert client.hello(slot_bytes=SLOT_BYTES)["slot_bytes"] == SLOT_BYTES
-    ring = segment()
-    assert client.ask(wire.ATTACH, request=1, fds=[ring]) == (1, {})
-    fits = {"batch": 1, "steps": 2, "width": INPUTS, "dtype": wire.I2, "scale": SCALE}
-    payload = bytes(8)
-    os.pwrite(ring, payload, SLOT_BYTES)
-    assert client.ask(wire.RUN, payload, place=1, request=2, **fits) == (2, {})
-    short = segment(4)
-    wrong: list[tuple[int, dict[str, Any]]] = [
-        (wire.E_MALFORMED, {"place": 1, "length": SLOT_BYTES + 1}),
-        (wire.E_MALFORMED, {"length": 7}),
-        (wire.E_TOO_LARGE, {"length": 1 << 40}),
-        (wire.E_MALFORMED, {"place": 2, "fds": [short]}),
-    ]
-    for number, (code, how) in enumerate(wrong, start=3):
-        request, error = client.ask(wire.RUN, payload, request=number, step=2, **fits, **how)
-        assert (request, error["code"]) == (number, code)
-    untrusted: list[dict[str, Any]] = [{"place": 3}, {"place": 2}, {"fds": [short]}]
-    for how in untrusted:
-        request, error = client.ask(wire.RUN, payload, request=7, **fits, **how)
-        assert (request, error["code"]) == (0, wire.E_MALFORMED)
-    os.close(ring)
-    os.close(short)
-
-
 def test_a_server_goes_on_after_any_packet(address: str) -> None:
     rng = random.Random(1)
-    client = Packets(address)
+    path = address.removeprefix("unix://")
+    data, control = pipes.Packets(address, data=True), pipes.Packets(f"unix://{path}.control", data=False)
     for number in range(300):
-        front = struct.pack("<QB3x", rng.choice([0, 8, 70000, 1 << 63]), rng.randrange(4))
-        packet = bytearray(front + struct.pack("<I", wire.crc32c(front)))
+        packet = bytearray(pipes.prefix(rng.choice([0, 8, 70000, 1 << 63]), rng.randrange(4)))
         packet += wire.pack_data(wire.Header(rng.randrange(10), rng.randrange(3), number), b"")[0]
         packet += rng.randbytes(rng.randrange(20))
         if rng.random() < 0.5:
             packet[rng.randrange(len(packet))] ^= 1 << rng.randrange(8)
-        client.data.send(packet[: rng.choice([1, 16, 95, 96, 200])])
-        assert client.answer()[1]["code"] in (wire.E_MALFORMED, wire.E_NO_SESSION)
-        client.control.send(rng.randbytes(rng.randrange(1, 40)))
-    client.data.send(bytes(100_000))
-    assert client.answer()[1]["code"] == wire.E_MALFORMED
-    client.close()
+        data.send_packet(bytes(packet[: rng.choice([1, 16, 95, 96, 200])]))
+        assert code_in(data.receive()) in (wire.E_MALFORMED, wire.E_NO_SESSION)
+        control.send([rng.randbytes(rng.randrange(1, 40))])
+    data.send_packet(bytes(100_000))
+    assert code_in(data.receive()) == wire.E_MALFORMED
+    data.close()
+    control.close()
     check_states(address)
+
+
+def code_in(frames: list[bytes]) -> int:
+    """Of the error that has come."""
+    header, payload = wire.unpack_data(frames)
+    assert header.operation == wire.ERROR
+    return int(wire.from_msgpack(payload)["code"])
 
 
 def test_the_file_of_a_dead_server_is_replaced(tmp_path: Path) -> None:

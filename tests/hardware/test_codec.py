@@ -44,7 +44,7 @@ def fuzz(count: int, **variables: str) -> None:
     """Feed frames under ASan and UBSan; golden ones are among those that it begins with."""
     goldens = [FOLDER / f"{golden.name}.bin" for golden in golden_frames()]
     done = subprocess.run(
-        [built("fuzz", CFLAGS="-O1 -Werror", **variables), str(count), "1", *goldens],
+        [built("fuzz", CFLAGS="-O0 -Werror", **variables), str(count), "1", *goldens],
         capture_output=True,
         text=True,
         check=False,
@@ -56,8 +56,8 @@ def fuzz(count: int, **variables: str) -> None:
 GOLDEN_SIZES = "-DVN_INPUTS=2 -DVN_NODES=3"
 
 
-def test_ten_thousand_frames() -> None:
-    fuzz(10_000, DEFINES=GOLDEN_SIZES)
+def test_three_thousand_frames() -> None:
+    fuzz(3_000, DEFINES=GOLDEN_SIZES)
 
 
 @pytest.mark.slow

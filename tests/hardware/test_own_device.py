@@ -10,11 +10,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 from board_server import built, running
-from serving.page_client import PageClient, Refused
 
 from reservoir_hw.core.errors import DeviceFault, InputRangeError
 from reservoir_hw.core.reservoir_config import open_reservoir
 from reservoir_hw.testing.protocol import codec as wire
+from reservoir_hw.testing.protocol.device import Device
 
 LEAKY = Path(__file__).with_name("leaky_device.c")
 
@@ -55,7 +55,7 @@ def test_states_and_faults(address: str) -> None:
 
 def test_what_it_does_not_declare(address: str) -> None:
     half = {"batch": 1, "steps": 1, "width": 1, "dtype": wire.F4}
-    with PageClient(address) as client:
+    with Device(address) as line, line.client() as client:
         client.hello()
         client.attach()
         for operation, fields, payload, code in [
@@ -67,9 +67,7 @@ def test_what_it_does_not_declare(address: str) -> None:
             (wire.RUN, {**half, "flags": wire.MORE}, bytes(4), wire.E_NOT_SUPPORTED),
             (wire.RUN, half, bytes(4), wire.E_STATE_LOST),
         ]:
-            with pytest.raises(Refused) as refused:
-                client.call(operation, payload, **fields)
-            assert refused.value.code == code
+            client.refused(operation, code, payload=payload, **fields)
 
 
 def test_nobody_gets_a_device_that_is_not_safe(program: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -78,12 +76,10 @@ def test_nobody_gets_a_device_that_is_not_safe(program: Path, tmp_path: Path, mo
     with running(program, code=3) as (address, process):
         with open_reservoir({"kind": "zmq", "address": address}):
             unsafe.touch()
-        with PageClient(address) as client:
+        with Device(address) as line, line.client() as client:
             client.hello()
-            with pytest.raises(Refused, match="the shutter is stuck") as refused:
-                client.attach()
-            assert refused.value.code == wire.E_FAULT
-            assert "safe state: the shutter is stuck" in client.status()["problem"]
+            assert "the shutter is stuck" in client.refused(wire.ATTACH, wire.E_FAULT)["text"]
+            assert "safe state: the shutter is stuck" in client.told("status")["status"]["problem"]
             client.goodbye()
         unsafe.unlink()
         with open_reservoir({"kind": "zmq", "address": address, "timeout_s": 0.5}) as device:

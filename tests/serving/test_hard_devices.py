@@ -8,7 +8,7 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import msgpack
@@ -19,7 +19,15 @@ from served import free_address, ipc_address, served, socket_of
 from toys import Toy
 
 from reservoir_hw.backends.zeromq import ZmqReservoir
-from reservoir_hw.core.errors import ConfigurationError, DeviceFault, Discontinuity
+from reservoir_hw.core.errors import (
+    CalibrationError,
+    ConfigurationError,
+    DeviceDisconnected,
+    DeviceFault,
+    DeviceTimeout,
+    Discontinuity,
+    StateLost,
+)
 from reservoir_hw.core.interrupts import StopOnSignals
 from reservoir_hw.core.reservoir_config import open_reservoir
 from reservoir_hw.drivers.zeromq import Connection, encoding_of
@@ -27,12 +35,8 @@ from reservoir_hw.drivers.zeromq.addresses import checked_address, control_addre
 from reservoir_hw.drivers.zeromq.frames import Operation
 from reservoir_hw.drivers.zeromq.sockets import MOST_FRAMES, receive, send_at_once
 from reservoir_hw.serving import Server
-
-
-@pytest.fixture
-def address() -> Iterator[str]:
-    with ipc_address() as address:
-        yield address
+from reservoir_hw.testing.protocol import codec
+from reservoir_hw.testing.protocol.device import Device
 
 
 def connect(address: str, **more: Any) -> ZmqReservoir:
@@ -161,6 +165,36 @@ def test_errors_go_into_a_frame_too(address: str, states: np.ndarray | None) -> 
             assert "(states: 128 of 341 steps, more do not fit)" in told["text"]
         connection._answered = 2
         connection.close()
+
+
+@pytest.mark.parametrize("kind", [DeviceFault, DeviceTimeout, DeviceDisconnected, StateLost, CalibrationError])
+def test_an_error_of_a_device_is_that_of_its_client(address: str, kind: type[Exception]) -> None:
+    with served(Raising(lambda: kind("the pump is off")), address), connect(address) as far:
+        far.run(np.full((1, 3, 2), 0.5))
+        with pytest.raises(kind, match="the pump is off"):
+            far.run(np.full((1, 3, 2), 2.0))
+        far.reset()
+        assert far.run(np.full((1, 3, 2), 0.5)).shape == (1, 3, 2)
+
+
+def test_a_server_that_is_stopped_says_so(address: str) -> None:
+    class Held(Toy):
+        go, inside = threading.Event(), threading.Event()
+
+        def _run(self, u: np.ndarray, out: np.ndarray | None) -> np.ndarray:
+            self.inside.set()
+            assert self.go.wait(20)
+            return super()._run(u, out)
+
+    with served(Held(), address) as server, Device(address) as line, line.client() as client:
+        client.hello()
+        client.attach()
+        first, second = (client.send_run(np.zeros((1, 1, 2)), step=step) for step in range(2))
+        assert Held.inside.wait(10)
+        server.stop()
+        Held.go.set()
+        client.states(first)
+        client.failed(second, codec.E_SHUTTING_DOWN)
 
 
 # ---- the end ----------------------------------------------------------------------------------------

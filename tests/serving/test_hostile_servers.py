@@ -6,6 +6,7 @@ import contextlib
 import copy
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +17,11 @@ import pytest
 from reservoir_hw import open_reservoir
 from reservoir_hw.core.errors import ProtocolError, ReservoirError
 from reservoir_hw.drivers.zeromq import frames
-from reservoir_hw.drivers.zeromq.frames import Header, Operation
+from reservoir_hw.drivers.zeromq.frames import Operation
 from reservoir_hw.testing.protocol import codec as wire
+from reservoir_hw.testing.protocol.codec import Header
 
-from .page_device import PageDevice
+from .page_device import NODES, PageDevice, is_run
 
 Lie = Callable[[PageDevice, np.random.Generator], None]
 ESCAPE = "\x1b]0;owned\x07\x1b[31m"
@@ -55,7 +57,7 @@ def declares(*place: str, value: Any) -> Lie:
     return lie
 
 
-def replies(change: Callable[[wire.Header, bytes, np.random.Generator], list[list[bytes]]]) -> Lie:
+def replies(change: Callable[[Header, bytes, np.random.Generator], list[list[bytes]]]) -> Lie:
     """Other messages in the place of each reply on the data socket."""
 
     def lie(device: PageDevice, random: np.random.Generator) -> None:
@@ -64,25 +66,26 @@ def replies(change: Callable[[wire.Header, bytes, np.random.Generator], list[lis
     return lie
 
 
+def of_runs(change: Callable[[Header, bytes], list[list[bytes]]]) -> Lie:
+    """Other messages in the place of each reply to a RUN."""
+    return replies(lambda header, payload, _: (change if is_run(header) else page_reply)(header, payload))
+
+
+def page_reply(header: Header, payload: bytes) -> list[list[bytes]]:
+    return [wire.pack_data(header, payload)]
+
+
 def changed(**fields: Any) -> Lie:
     """Other fields in the header of each reply to a RUN."""
-
-    def change(header: wire.Header, payload: bytes, random: np.random.Generator) -> list[list[bytes]]:
-        del random
-        if header.operation == wire.RUN | wire.REPLY:
-            for name, value in fields.items():
-                setattr(header, name, value)
-        return [wire.pack_data(header, payload)]
-
-    return replies(change)
+    return of_runs(lambda header, payload: [wire.pack_data(replace(header, **fields), payload)])
 
 
-def huge(header: wire.Header, payload: bytes, random: np.random.Generator) -> list[list[bytes]]:
+def huge(header: Header, payload: bytes, random: np.random.Generator) -> list[list[bytes]]:
     del payload, random
     return [wire.pack_data(header, bytes(3 << 20))]
 
 
-def noise(header: wire.Header, payload: bytes, random: np.random.Generator) -> list[list[bytes]]:
+def noise(header: Header, payload: bytes, random: np.random.Generator) -> list[list[bytes]]:
     raw = bytearray(b"".join(wire.pack_data(header, payload)))
     for place in random.integers(0, len(raw), 3):
         raw[place] ^= int(random.integers(1, 256))
@@ -111,12 +114,22 @@ LIES: dict[str, Lie] = {
     "states of a dtype that is none": declares("states", value=[77, 1.0]),
     "frames that were not asked for": replies(huge),
     "damaged replies": replies(noise),
-    "flags that are not repeated": changed(flags=2),
     "steps that were not asked for": changed(steps=1 << 31),
-    "another batch": changed(batch=3),
-    "another width": changed(width=1 << 31),
-    "another session": changed(session=5),
-    "an answer to the future": changed(request=99),
+    "a step fewer": of_runs(lambda h, p: [wire.pack_data(replace(h, steps=h.steps - 1), p[: -2 * NODES])]),
+    "a node fewer": of_runs(lambda h, p: [wire.pack_data(replace(h, width=NODES - 1), p[: len(p) // 4 * 3])]),
+    "another batch": of_runs(lambda h, p: [wire.pack_data(replace(h, batch=2), 2 * p)]),
+    "another dtype": of_runs(lambda h, p: [
+        wire.pack_data(replace(h, dtype=wire.F4, scale=1.0), wire.numbers(h, p).astype("<f4").tobytes())
+    ]),
+    "a payload that is too long": of_runs(lambda h, p: [wire.pack_data(h, p + b"x")]),
+    "three frames": of_runs(lambda h, p: [[*wire.pack_data(h, p), b""]]),
+    "a delimiter": of_runs(lambda h, p: [[b"", *wire.pack_data(h, p)]]),
+    "an error that is none": of_runs(lambda h, p: [
+        wire.pack_data(Header(wire.ERROR, h.session, h.request, step=h.step), b"\xc1")
+    ]),
+    "an error without text": of_runs(lambda h, p: [
+        wire.pack_data(Header(wire.ERROR, h.session, h.request, step=h.step), b"\x80")
+    ]),
     "silence": replies(lambda header, payload, random: []),
     "every reply a thousand times": replies(lambda header, payload, random: 1000 * [wire.pack_data(header, payload)]),
 }  # fmt: skip
@@ -172,7 +185,7 @@ def test_frames_that_are_none_are_refused() -> None:
     arrays = frames.pack_arrays({"x": np.arange(6.0).reshape(2, 3), "t": np.zeros((2, 1), np.int64)})
     maps = frames.pack_map({"code": 13, "text": "fault", "states": b"123", "list": [1, [2, {"a": None}]]})
     control = frames.pack_control({"op": "ping", "id": 5, "session": 1 << 60})
-    header = frames.pack_header(Header(Operation.RUN, 7, 2, steps=3, batch=1, width=2, dtype=2), b"12345678")
+    header = frames.pack_header(frames.Header(Operation.RUN, 7, 2, steps=3, batch=1, width=2, dtype=2), b"12345678")
     decoders: list[tuple[bytes, Callable[[bytes], Any]]] = [
         (arrays, frames.unpack_arrays),
         (maps, frames.unpack_map),

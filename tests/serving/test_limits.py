@@ -5,12 +5,12 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
 import zmq
+from served import served
 from toys import SnapshotToy, Toy
 
 from reservoir_hw.backends.zeromq import ZmqReservoir
@@ -37,23 +37,9 @@ class Held(Toy):
         return super()._run(u, out)
 
 
-@pytest.fixture
-def address(tmp_path: Path) -> str:
-    return f"ipc://{tmp_path}/device"
-
-
-def serving(server: Server) -> Iterator[Server]:
-    thread = threading.Thread(target=server.run)
-    thread.start()
-    assert server.wait_ready()
-    yield server
-    server.stop()
-    thread.join()
-
-
 def test_strangers_fill_no_more_than_a_short_queue_while_the_device_is_busy(address: str) -> None:
     device = Held()
-    for _ in serving(Server(device, address, credits=2, max_frame_bytes=1 << 20)):
+    with served(device, address, credits=2, max_frame_bytes=1 << 20):
         connection = Connection(address)
         declaration = connection.attach()
         u = np.zeros((1, 1, 2))
@@ -82,7 +68,7 @@ def test_strangers_fill_no_more_than_a_short_queue_while_the_device_is_busy(addr
 
 def test_what_one_client_left_is_not_told_to_the_next(address: str) -> None:
     device = Held()
-    for server in serving(Server(device, address)):
+    with served(device, address) as server:
         first = Connection(address)
         declaration = first.attach()
         first.reset(1)
@@ -108,37 +94,36 @@ def test_what_one_client_left_is_not_told_to_the_next(address: str) -> None:
 
 
 def test_a_readout_must_be_finite(address: str) -> None:
-    for _ in serving(Server(Toy(), address)):
-        with open_reservoir({"kind": "zmq", "address": address}) as remote:
-            assert isinstance(remote, ZmqReservoir)
-            weights = np.ones((2, 2))
-            weights[0, 0] = np.nan
-            for dtype in ("int8", "int16", "float32"):
-                with pytest.raises(ConfigurationError, match="finite"):
-                    remote.set_readout(weights, np.zeros(2), dtype=dtype)
+    with served(Toy(), address), open_reservoir({"kind": "zmq", "address": address}) as remote:
+        assert isinstance(remote, ZmqReservoir)
+        weights = np.ones((2, 2))
+        weights[0, 0] = np.nan
+        for dtype in ("int8", "int16", "float32"):
             with pytest.raises(ConfigurationError, match="finite"):
-                remote._connection.load_readout(weights.astype(np.float32), np.ones(2), np.zeros(2))
+                remote.set_readout(weights, np.zeros(2), dtype=dtype)
+        with pytest.raises(ConfigurationError, match="finite"):
+            remote._connection.load_readout(weights.astype(np.float32), np.ones(2), np.zeros(2))
 
 
 def test_weights_that_do_not_travel_leave_the_device_as_it_is(address: str) -> None:
-    for _ in serving(Server(SnapshotToy(), address)):
-        with open_reservoir({"kind": "zmq", "address": address}) as remote:
-            with pytest.raises(ConfigurationError, match="float16, which does not travel"):
-                remote.upload({"gain": np.full(1, 2, np.float16)})
-            remote.reset(1)
-            assert np.isfinite(remote.run(np.ones((1, 3, 2)))).all()
+    with served(SnapshotToy(), address), open_reservoir({"kind": "zmq", "address": address}) as remote:
+        with pytest.raises(ConfigurationError, match="float16, which does not travel"):
+            remote.upload({"gain": np.full(1, 2, np.float16)})
+        remote.reset(1)
+        assert np.isfinite(remote.run(np.ones((1, 3, 2)))).all()
 
 
 def test_integers_narrow_the_range_of_inputs(address: str) -> None:
-    server = Server(Toy(input_range=(-1.0, 1.0)), address, inputs=encoding_of("int16", 2.0**-15))
-    for _ in serving(server):
-        with open_reservoir({"kind": "zmq", "address": address}) as remote:
-            assert remote.spec.input_range == (-1.0, 32767 / 32768)
-            remote.run(np.full((1, 2, 2), 0.5))
-            with pytest.raises(InputRangeError, match="outside the range"):
-                remote.run(np.ones((1, 2, 2)))
-            # Nothing was sent, nothing is lost.
-            remote.run(np.full((1, 2, 2), 0.5))
+    with (
+        served(Toy(input_range=(-1.0, 1.0)), address, inputs=encoding_of("int16", 2.0**-15)),
+        open_reservoir({"kind": "zmq", "address": address}) as remote,
+    ):
+        assert remote.spec.input_range == (-1.0, 32767 / 32768)
+        remote.run(np.full((1, 2, 2), 0.5))
+        with pytest.raises(InputRangeError, match="outside the range"):
+            remote.run(np.ones((1, 2, 2)))
+        # Nothing was sent, nothing is lost.
+        remote.run(np.full((1, 2, 2), 0.5))
 
 
 def test_keys_that_are_none(tmp_path: Path) -> None:
@@ -171,9 +156,11 @@ def test_a_device_may_use_its_memory_again(address: str) -> None:
     u = np.random.default_rng(0).uniform(-1, 1, (1, 40_000, 2))
     with Toy() as here:
         true = here.run(u)
-    for _ in serving(Server(Buffered(), address)):
-        with open_reservoir({"kind": "zmq", "address": address, "chunk_steps": 8000}) as far:
-            assert np.array_equal(far.run(u), true)
+    with (
+        served(Buffered(), address),
+        open_reservoir({"kind": "zmq", "address": address, "chunk_steps": 8000}) as far,
+    ):
+        assert np.array_equal(far.run(u), true)
 
 
 @pytest.mark.parametrize(
@@ -193,12 +180,11 @@ def test_whatever_a_fault_holds_the_server_stays(address: str, fault: DeviceFaul
                 raise fault
             return super()._run(u, out)
 
-    for _ in serving(Server(Faulty(), address)):
-        with open_reservoir({"kind": "zmq", "address": address, "timeout_s": 2}) as far:
-            with pytest.raises(DeviceFault, match=str(fault)[:5]):
-                far.run(np.full((1, 3, 2), 2.0))
-            far.reset()
-            assert far.run(np.full((1, 3, 2), 0.5)).shape == (1, 3, 2)
+    with served(Faulty(), address), open_reservoir({"kind": "zmq", "address": address, "timeout_s": 2}) as far:
+        with pytest.raises(DeviceFault, match=str(fault)[:5]):
+            far.run(np.full((1, 3, 2), 2.0))
+        far.reset()
+        assert far.run(np.full((1, 3, 2), 0.5)).shape == (1, 3, 2)
 
 
 def test_answers_have_the_limit_of_requests(address: str) -> None:
@@ -206,48 +192,52 @@ def test_answers_have_the_limit_of_requests(address: str) -> None:
         def _snapshot(self) -> dict[str, np.ndarray]:
             return {**super()._snapshot(), "heavy": np.zeros((1, 100_000))}
 
-    for _ in serving(Server(Heavy(), address, max_frame_bytes=1 << 16)):
-        with open_reservoir({"kind": "zmq", "address": address, "chunk_steps": 1000}) as far:
-            assert isinstance(far, ZmqReservoir)
-            with pytest.raises(ConfigurationError, match=r"the answer has .* bytes, at most 65536"):
-                far.snapshot()
-            far.set_readout(np.ones((5000, 2)), np.zeros(5000), dtype="int8")
-            with pytest.raises(ConfigurationError, match="5000 numbers are"):
-                far.run_outputs(np.ones((1, 1000, 2)))
+    with (
+        served(Heavy(), address, max_frame_bytes=1 << 16),
+        open_reservoir({"kind": "zmq", "address": address, "chunk_steps": 1000}) as far,
+    ):
+        assert isinstance(far, ZmqReservoir)
+        with pytest.raises(ConfigurationError, match=r"the answer has .* bytes, at most 65536"):
+            far.snapshot()
+        far.set_readout(np.ones((5000, 2)), np.zeros(5000), dtype="int8")
+        with pytest.raises(ConfigurationError, match="5000 numbers are"):
+            far.run_outputs(np.ones((1, 1000, 2)))
 
 
 def test_outputs_of_nothing_and_of_what_takes_several_drives(address: str) -> None:
-    for _ in serving(Server(Toy(), address)):
-        with open_reservoir({"kind": "zmq", "address": address}) as far:
-            assert isinstance(far, ZmqReservoir)
-            far.set_readout(np.eye(2), np.zeros(2), dtype="float32")
-            assert far.run_outputs(np.ones((1, 0, 2))).shape == (1, 0, 2)
-            with pytest.raises(ConfigurationError, match="do not fit into float32"):
-                far.set_readout(np.full((1, 2), 1e39), np.zeros(1), dtype="int8")
-            assert np.array_equal(far.run_outputs(np.ones((1, 1, 2))), np.ones((1, 1, 2)))
-    for _ in serving(Server(Toy(continuity="replayed", memory_steps=60), address)):
-        with open_reservoir({"kind": "zmq", "address": address}) as far:
-            assert isinstance(far, ZmqReservoir)
-            far.set_readout(np.eye(2), np.zeros(2), dtype="float32")
-            with pytest.raises(NotSupported, match="several drives"):
-                far.run_outputs(np.ones((1, 4, 2)))
-    for _ in serving(Server(Toy(max_batch=1), address)):
-        with open_reservoir({"kind": "zmq", "address": address}) as far:
-            assert isinstance(far, ZmqReservoir)
-            far.set_readout(np.eye(2), np.zeros(2), dtype="float32")
-            far.reset(2)
-            with pytest.raises(NotSupported, match="several drives"):
-                far.run_outputs(np.ones((2, 4, 2)))
+    with served(Toy(), address), open_reservoir({"kind": "zmq", "address": address}) as far:
+        assert isinstance(far, ZmqReservoir)
+        far.set_readout(np.eye(2), np.zeros(2), dtype="float32")
+        assert far.run_outputs(np.ones((1, 0, 2))).shape == (1, 0, 2)
+        with pytest.raises(ConfigurationError, match="do not fit into float32"):
+            far.set_readout(np.full((1, 2), 1e39), np.zeros(1), dtype="int8")
+        assert np.array_equal(far.run_outputs(np.ones((1, 1, 2))), np.ones((1, 1, 2)))
+    with (
+        served(Toy(continuity="replayed", memory_steps=60), address),
+        open_reservoir({"kind": "zmq", "address": address}) as far,
+    ):
+        assert isinstance(far, ZmqReservoir)
+        far.set_readout(np.eye(2), np.zeros(2), dtype="float32")
+        with pytest.raises(NotSupported, match="several drives"):
+            far.run_outputs(np.ones((1, 4, 2)))
+    with served(Toy(max_batch=1), address), open_reservoir({"kind": "zmq", "address": address}) as far:
+        assert isinstance(far, ZmqReservoir)
+        far.set_readout(np.eye(2), np.zeros(2), dtype="float32")
+        far.reset(2)
+        with pytest.raises(NotSupported, match="several drives"):
+            far.run_outputs(np.ones((2, 4, 2)))
 
 
 def test_integers_that_the_dtype_of_the_device_cannot_tell_apart(address: str) -> None:
     """The largest int32 at a scale of 2^-31 is 1 in float32, which does not fit."""
-    for _ in serving(Server(Toy(dtype="float32"), address, inputs=encoding_of("int32", 2.0**-31))):
-        with open_reservoir({"kind": "zmq", "address": address, "out_of_range": "clip"}) as far:
-            assert far.spec.input_range is not None
-            assert far.spec.input_range[1] < 1.0
-            far.run(np.full((1, 50, 2), 1.0, np.float32))
-            assert far.counters.clipped == 100
+    with (
+        served(Toy(dtype="float32"), address, inputs=encoding_of("int32", 2.0**-31)),
+        open_reservoir({"kind": "zmq", "address": address, "out_of_range": "clip"}) as far,
+    ):
+        assert far.spec.input_range is not None
+        assert far.spec.input_range[1] < 1.0
+        far.run(np.full((1, 50, 2), 1.0, np.float32))
+        assert far.counters.clipped == 100
 
 
 def test_a_scale_that_does_not_reach_the_range_is_refused_at_the_start(address: str) -> None:

@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import msgpack
 import numpy as np
 import pytest
 
@@ -21,8 +20,7 @@ from reservoir_hw.drivers.zeromq import Connection
 from reservoir_hw.drivers.zeromq.frames import Operation
 from reservoir_hw.serving import Server
 from reservoir_hw.testing.protocol import codec as wire
-
-from .page_client import PageClient
+from reservoir_hw.testing.protocol.device import Device
 
 
 class Clocked(Reservoir):
@@ -147,23 +145,21 @@ def test_what_is_refused_meanwhile_is_answered_behind_the_chunk_at_hand(
 ) -> None:
     _, address = served
     u = np.zeros((1, 100, 1), np.float32)
-    with PageClient(address) as client:
+    with Device(address) as line, line.client() as client:
         client.hello()
         client.attach()
         requests = [client.send_run(u, flags=wire.MORE)]
         for _ in range(2):
-            header, payload = client.run_header(u, flags=wire.MORE)
-            frames = wire.pack_data(header, payload)
-            client.data.send_multipart([frames[0], b"x" if damaged and len(requests) == 1 else frames[1]])
-            client.request, client.step = header.request, client.step + 100
+            header = client.head_of_run(u, step=100 * len(requests), flags=wire.MORE)
+            front, payload = wire.pack_data(header, u.tobytes())
+            client.send_raw([front, b"x" if damaged and len(requests) == 1 else payload])
+            client.sent = header.request
             requests.append(header)
         if not damaged:
-            client.cancel(client.request)
-        replies = [client.take() for _ in requests]
-        assert [header.request for header, _ in replies] == [header.request for header in requests]
-        codes = [
-            msgpack.unpackb(payload)["code"] if header.operation == wire.ERROR else 0 for header, payload in replies
-        ]
+            client.told("cancel", session=client.session, request=client.sent)
+        # `reply` refuses what comes in another order.
+        errors = [client.reply(request).error for request in requests]
+        codes = [0 if error is None else error["code"] for error in errors]
         # What is cancelled may be done already.
         assert codes == [11, 5, 11] if damaged else codes in ([15] * 3, [0, 15, 15], [0, 0, 15])
 

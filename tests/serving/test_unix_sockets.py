@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import mmap
 import os
 import re
 import resource
@@ -24,19 +25,20 @@ from toys import SnapshotToy, Toy
 from reservoir_hw import open_reservoir
 from reservoir_hw.core.errors import ConfigurationError, DeviceDisconnected, DeviceTimeout, ProtocolError
 from reservoir_hw.core.reservoir import Reservoir
-from reservoir_hw.drivers.zeromq import Connection, status_of, unix_sockets
+from reservoir_hw.drivers.zeromq import Connection, unix_sockets
 from reservoir_hw.serving import Server
 from reservoir_hw.testing.protocol import codec as wire
+from reservoir_hw.testing.protocol.client import Client
+from reservoir_hw.testing.protocol.device import Device
+from reservoir_hw.testing.protocol.pipes import INLINE, MEMFD, SLOT, Packets, memfd, prefix
 
-from . import unix_page
 from .test_lost_connections import process
 from .test_protocol_from_the_page import examples
-from .unix_page import INLINE, MEMFD, SLOT, Refused, UnixPage, front, memfd
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="unix addresses need Linux")
 
 ESN = {"kind": "esn", "nodes": 200, "inputs": 2, "seed": 3}
-PAGE = 4096
+SLOT_BYTES = 4096
 
 
 @pytest.fixture
@@ -53,17 +55,18 @@ def connect(address: str, **more: Any) -> Reservoir:
     return open_reservoir({"kind": "zmq", "address": address, "timeout_s": 2.0, **more})
 
 
+def connected(path: str) -> socket.socket:
+    one = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    one.settimeout(5)
+    one.connect(path)
+    return one
+
+
 def until(true: Callable[[], bool], seconds: float = 5.0) -> None:
     end = time.monotonic() + seconds
     while not true():
         assert time.monotonic() < end
         time.sleep(0.01)
-
-
-def code_of(call: Callable[[], Any]) -> int:
-    with pytest.raises(Refused) as refused:
-        call()
-    return refused.value.code
 
 
 # ---- the page -------------------------------------------------------------------------------------
@@ -72,43 +75,12 @@ def code_of(call: Callable[[], Any]) -> int:
 def test_the_examples_of_the_page() -> None:
     *_, run, reply = examples()
     mine = 0x0102030405060708
-    assert run[:16] == front(8, INLINE)
+    assert run[:16] == prefix(8, INLINE)
     assert wire.unpack_header(run[16:96])[1] == 0
     assert np.frombuffer(run[96:], "<f4").tolist() == [0.5, -1.0]
-    assert reply[:16] == front(12, SLOT)
+    assert reply[:16] == prefix(12, SLOT)
     header, crc = wire.unpack_header(reply[16:])
     assert (header.session, header.request, header.operation, crc) == (mine, 3, wire.RUN | wire.REPLY, 0)
-
-
-@pytest.mark.parametrize("checksums", [False, True])
-@pytest.mark.parametrize("slot_bytes", [0, 16 * PAGE])
-def test_every_place(address: str, checksums: bool, slot_bytes: int) -> None:
-    """Runs inline, in slots and in segments of their own: the states are those of the local device."""
-    with served(open_reservoir(ESN), address), UnixPage(address) as client, open_reservoir(ESN) as local:
-        welcome = client.hello(checksums=checksums, slot_bytes=slot_bytes)
-        assert (welcome["checksums"], welcome["slot_bytes"]) == (checksums, slot_bytes)
-        client.attach()
-        for steps, place in ((1, INLINE), (40, SLOT), (60, MEMFD), (300, MEMFD), (1, MEMFD), (1, INLINE)):
-            u = drive(1, steps).astype(np.float32)
-            where = place if slot_bytes or place != SLOT else INLINE
-            assert np.array_equal(client.run(u, where), local.run(u))
-        seen = {place for place in client.places if place}
-        assert seen == ({SLOT, MEMFD} if slot_bytes else {MEMFD})
-
-
-def test_credits_in_flight_use_the_slots_in_turn(address: str) -> None:
-    with served(open_reservoir(ESN), address, credits=3), UnixPage(address) as client, open_reservoir(ESN) as local:
-        client.hello(checksums=False, slot_bytes=32 * PAGE)
-        client.attach()
-        chunks = [drive(1, 100 + n).astype(np.float32) for n in range(10)]
-        states = []
-        for n, chunk in enumerate(chunks):
-            if n >= 3:
-                states.append(client.states())
-            client.send_run(chunk, SLOT)
-        states += [client.states() for _ in range(3)]
-        assert all(np.array_equal(one, local.run(chunk)) for one, chunk in zip(states, chunks, strict=True))
-        assert client.places[1:] == [SLOT] * 10
 
 
 def test_a_device_fills_the_slot_itself(address: str) -> None:
@@ -166,210 +138,64 @@ def test_after_a_cancel_slots_wait_for_the_replies(address: str) -> None:
         assert all(np.array_equal(array, snapshot[name]) for name, array in far.snapshot().items())
 
 
+@contextlib.contextmanager
+def ring_session(address: str, **terms: Any) -> Iterator[tuple[Client, Packets, int]]:
+    """The checker's client with the device and a ring: its data socket, and the ring's segment."""
+    with Device(address) as line, line.client() as client:
+        client.terms = {"slot_bytes": SLOT_BYTES, **terms}
+        ring = memfd(2 * client.hello()["credits"] * SLOT_BYTES)
+        data: Any = client.data
+        data.send_packet(prefix(0, INLINE), wire.pack_data(client.head(wire.ATTACH))[0], descriptors=[ring])
+        client.sent = 1
+        client.declared(wire.from_msgpack(data.receive()[1]), [])
+        yield client, data, ring
+        os.close(ring)
+
+
 def test_a_payload_is_copied_before_it_is_looked_at(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """What a client writes into the slot after the checksum was found right does not reach the device."""
     right = unix_sockets.check_payload
-    with served(Toy(), address, checksums=True), UnixPage(address) as client, Toy() as near:
-        client.hello(slot_bytes=16 * PAGE)
-        client.attach()
-        memory: Any = client.memory
-        u = drive(1, 1000)
+    u = drive(1, 200)
+    with served(Toy(), address, checksums=True), ring_session(address) as (client, data, ring), Toy() as near:
+        request = client.head_of_run(u)
+        os.pwrite(ring, u.tobytes(), SLOT_BYTES)
 
         def check_then_write(payload: memoryview, crc: int) -> None:
             right(payload, crc)
-            memory[:] = bytes(len(memory))
+            os.pwrite(ring, bytes(u.nbytes), SLOT_BYTES)
 
         monkeypatch.setattr(unix_sockets, "check_payload", check_then_write)
-        assert np.array_equal(client.run(u, SLOT), near.run(u))
+        packed = wire.pack_data(request, u.tobytes())[0]
+        data.ring, data.slot_bytes, data.credits = mmap.mmap(ring, 0), SLOT_BYTES, client.welcome["credits"]
+        data.send_packet(prefix(u.nbytes, SLOT), packed)
+        client.sent = request.request
+        assert np.array_equal(client.states(request), near.run(u))
 
 
-# ---- bad input ------------------------------------------------------------------------------------
+def test_a_server_that_insists_on_checksums(address: str) -> None:
+    with served(Toy(), address, checksums=True), ring_session(address, checksums=False) as (client, data, _):
+        assert client.welcome["checksums"] is True
+        header, payload = wire.pack_data(client.head_of_run(drive(1, 20)), drive(1, 20).tobytes())
+        data.send_packet(prefix(len(payload), INLINE), header, b"x" + payload[1:])
+        client.sent += 1
+        client.failed(wire.Header(wire.RUN, client.session, client.sent), wire.E_CHECKSUM)
 
 
-def no_memfd(folder: Path, size: int) -> int:
-    (folder / "file").write_bytes(bytes(size))
-    return os.open(folder / "file", os.O_RDWR)
-
-
-SEGMENTS: dict[str, tuple[Callable[[Path, int], int], str]] = {
-    "too small": (lambda _, size: memfd(size - PAGE), "slots of 4096 each way take"),
-    "too large": (lambda _, size: memfd(size + PAGE), "slots of 4096 each way take"),
-    "empty": (lambda _, size: memfd(0), "has 0 bytes"),
-    "no seals": (lambda _, size: memfd(size, 0), "lacks a seal"),
-    "one seal": (lambda _, size: memfd(size, unix_page.fcntl.F_SEAL_SHRINK), "lacks a seal"),
-    "a file": (no_memfd, "is no memfd"),
-}
-
-
-@pytest.mark.parametrize("name", SEGMENTS)
-def test_segments_that_could_vanish_are_refused(address: str, tmp_path: Path, name: str) -> None:
-    make, message = SEGMENTS[name]
-    with served(Toy(), address):
-        with UnixPage(address) as client:
-            client.hello(checksums=False, slot_bytes=PAGE)
-            with pytest.raises(Refused, match=message) as refused:
-                client.attach(make(tmp_path, 2 * client.slots * PAGE))
-            assert refused.value.code == wire.E_CONFIGURATION
-        until(lambda: status_of(address)["holder"] is None)
-        with connect(address) as far:
-            assert far.run(drive(1, 3)).shape == (1, 3, 2)
-
-
-def test_a_segment_that_is_missing_or_was_not_agreed_on(address: str) -> None:
-    with served(Toy(), address):
-        with UnixPage(address) as client:
-            client.hello(slot_bytes=PAGE)
-            client.packet(front(0, INLINE) + client.sealed(client.head(wire.ATTACH), b""))
-            assert code_of(client.reply) == wire.E_CONFIGURATION
-        until(lambda: status_of(address)["holder"] is None)
-        with UnixPage(address) as client:
-            client.hello()
-            assert code_of(lambda: client.attach(memfd(16 * PAGE))) == wire.E_CONFIGURATION
-
-
-@pytest.mark.parametrize(
-    "terms",
-    [{"slot_bytes": 100}, {"slot_bytes": -PAGE}, {"slot_bytes": 1 << 31}, {"slot_bytes": "x"}, {"checksums": 1}],
-)
-def test_terms_that_cannot_be(address: str, terms: dict[str, Any]) -> None:
-    with served(Toy(), address), UnixPage(address) as client:
-        assert code_of(lambda: client.hello(**terms)) == wire.E_MALFORMED
-        assert client.hello()["slot_bytes"] == 0
-
-
-U = np.zeros((1, 1, 2))
-
-
-def damaged_front(client: UnixPage) -> bytes:
-    packed = bytearray(front(16, INLINE) + client.sealed(client.run_header(U), U.tobytes()) + U.tobytes())
-    packed[0] ^= 1
-    return bytes(packed)
-
-
-# Packets that nobody can trust: what is sent, and its descriptors.
-UNTRUSTED: dict[str, Callable[[UnixPage], tuple[bytes, list[int]]]] = {
-    "one byte": lambda client: (b"x", []),
-    "half a header": lambda client: (front(16, INLINE) + client.sealed(client.run_header(U), U.tobytes())[:40], []),
-    "damaged first bytes": lambda client: (damaged_front(client), []),
-    "a place that is none": lambda client: (front(16, 3) + client.sealed(client.run_header(U), U.tobytes()), []),
-    "longer than a packet": lambda client: (bytes(70_000), []),
-    "a descriptor too many": lambda client: (
-        front(16, INLINE) + client.sealed(client.run_header(U), U.tobytes()) + U.tobytes(), [memfd(PAGE)],
-    ),
-    "two descriptors": lambda client: (
-        front(16, MEMFD) + client.sealed(client.run_header(U), U.tobytes()), [memfd(PAGE), memfd(PAGE)],
-    ),
-    "a segment without a descriptor": lambda client: (
-        front(16, MEMFD) + client.sealed(client.run_header(U), U.tobytes()), [],
-    ),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("name", UNTRUSTED)
-def test_packets_that_cannot_be_trusted(address: str, name: str) -> None:
-    with served(Toy(), address) as server, UnixPage(address) as client:
-        client.hello(checksums=False, slot_bytes=PAGE)
-        client.attach()
-        before = len(os.listdir("/proc/self/fd"))
-        client.packet(*UNTRUSTED[name](client))
-        with pytest.raises(Refused) as refused:
-            client.reply()
-        assert refused.value.code == wire.E_MALFORMED
-        assert refused.value.header is not None
-        assert (refused.value.header.session, refused.value.header.request) == (0, 0)
-        # It was not counted.
-        client.request = 1
-        client.reset()
-        assert client.run(U).shape == U.shape
-        assert server.status()["traffic"]["damaged"] == 1
-        assert len(os.listdir("/proc/self/fd")) <= before
-
-
-def test_an_error_to_no_request_leaves_the_slots_alone(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is sent while replies lie in the slots that their client has not read yet."""
-    monkeypatch.setattr(unix_sockets, "INLINE_BYTES", 0)
-    with served(Toy(), address, credits=2) as server, UnixPage(address) as client, Toy() as near:
-        client.hello(checksums=False, slot_bytes=PAGE)
-        client.attach()
-        for steps in (30, 40, 50):
-            u = drive(1, steps)
-            client.send_run(u)
-            until(lambda: server._lease.work is None and server._lease._finished == client.request)
-            # One that cannot be trusted, and one of a session that is over.
-            client.packet(damaged_front(client))
-            stranger = wire.Header(wire.RUN, client.session + 1, client.request - 1)
-            client.packet(front(0, INLINE) + client.sealed(stranger, b""))
-            client.request -= 1
-            assert np.array_equal(client.states(), near.run(u))
-            assert [code_of(client.reply), code_of(client.reply)] == [wire.E_MALFORMED, wire.E_NO_SESSION]
-
-
-# Payloads that cannot be had, of requests that can be trusted: what is sent, its descriptors, the error.
-WITHOUT: dict[str, tuple[Callable[[UnixPage], tuple[bytes, list[int]]], int]] = {
-    "shorter than announced": (lambda client: (front(16, INLINE) + client.sealed(client.run_header(U), b""), []), 4),
-    "longer than announced": (
-        lambda client: (front(16, INLINE) + client.sealed(client.run_header(U), b"") + bytes(17), []), 4,
-    ),
-    "larger than a slot": (lambda client: (front(PAGE + 1, SLOT) + client.sealed(client.run_header(U), b""), []), 4),
-    "in a slot and behind it": (
-        lambda client: (front(16, SLOT) + client.sealed(client.run_header(U), b"") + bytes(16), []), 4,
-    ),
-    "a segment that ends too early": (
-        lambda client: (front(16, MEMFD) + client.sealed(client.run_header(U), b""), [memfd(15)]), 4,
-    ),
-    "a pipe as a segment": (
-        lambda client: (front(16, MEMFD) + client.sealed(client.run_header(U), b""), [os.pipe()[0]]), 4,
-    ),
-    "more than may be sent": (
-        lambda client: (front(1 << 40, MEMFD) + client.sealed(client.run_header(U), b""), [memfd(16)]), 9,
-    ),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("name", WITHOUT)
-def test_payloads_that_cannot_be_had(address: str, name: str) -> None:
-    make, code = WITHOUT[name]
-    with served(Toy(), address), UnixPage(address) as client:
-        client.hello(checksums=False, slot_bytes=PAGE)
-        client.attach()
-        client.packet(*make(client))
-        with pytest.raises(Refused) as refused:
-            client.reply()
-        assert refused.value.code == code
-        assert refused.value.header is not None
-        assert refused.value.header.request == client.request
-        client.reset()
-        assert client.run(U, SLOT).shape == U.shape
-
-
-def test_no_slot_without_a_ring(address: str) -> None:
-    with served(Toy(), address), UnixPage(address) as client:
+@pytest.mark.parametrize("kind", ["empty", "a file"])
+def test_what_is_no_segment_for_a_ring(address: str, tmp_path: Path, kind: str) -> None:
+    """The checker sends others that are none."""
+    (tmp_path / "file").write_bytes(bytes(16 * SLOT_BYTES))
+    segment = memfd(0) if kind == "empty" else os.open(tmp_path / "file", os.O_RDWR)
+    with served(Toy(), address), Device(address) as line, line.client() as client:
+        client.terms = {"slot_bytes": SLOT_BYTES}
         client.hello()
-        client.attach()
-        client.packet(front(16, SLOT) + client.sealed(client.run_header(U), U.tobytes()))
-        assert code_of(client.reply) == wire.E_MALFORMED
-
-
-@pytest.mark.parametrize("place", [INLINE, SLOT, MEMFD])
-def test_checksums_that_a_server_insists_on(address: str, place: int) -> None:
-    with served(Toy(), address, checksums=True), UnixPage(address) as client:
-        assert client.hello(checksums=False, slot_bytes=PAGE)["checksums"]
-        client.attach()
-        u = drive(1, 20)
-        assert client.run(u, place).shape == u.shape
-        header = client.run_header(u)
-        packed = client.sealed(header, u.tobytes())
-        damaged = bytearray(u.tobytes())
-        damaged[5] ^= 4
-        client.sealed = lambda header, payload: packed
-        client.put(header, bytes(damaged), place)
-        assert code_of(client.reply) == wire.E_CHECKSUM
-
-
-def test_a_control_message_that_is_too_long(address: str) -> None:
-    with served(Toy(), address), UnixPage(address) as client:
-        client.control.send(bytes(70_000))
-        assert client.ask("status")["status"]["traffic"]["damaged"] == 1
+        data: Any = client.data
+        attach = client.head(wire.ATTACH)
+        data.send_packet(prefix(0, INLINE), wire.pack_data(attach)[0], descriptors=[segment])
+        client.sent = 1
+        text = client.failed(attach, wire.E_CONFIGURATION)["text"]
+        assert ("has 0 bytes" if kind == "empty" else "is no memfd") in text
+    os.close(segment)
 
 
 # ---- what a client does not take ------------------------------------------------------------------
@@ -391,7 +217,7 @@ def meet(address: str, lie: Callable[[bytes], tuple[bytes, list[int]]], **welcom
             question = wire.unpack_control(control.recv(1 << 16))
             answer = {"version": 1, "session": 5, "lease_s": 10, "credits": 2, "max_frame_bytes": 1 << 20}
             control.send(wire.pack_control({"op": "welcome", "id": question["id"], **answer, **welcome}))
-            listeners[0].settimeout(1)
+            listeners[0].settimeout(0.1)
             try:
                 data, _ = listeners[0].accept()
             except TimeoutError:
@@ -430,15 +256,15 @@ LIES: dict[str, tuple[Callable[[bytes], tuple[bytes, list[int]]], type[Exception
     "noise": (lambda _: (bytes(range(200)), []), ProtocolError, "damaged on its way"),
     "too long": (lambda _: (bytes(80_000), []), ProtocolError, "at most 65536 bytes"),
     "a slot too short": (
-        lambda packet: (front(PAGE + 1, SLOT) + wire.pack_data(reply_to(packet))[0], []),
+        lambda packet: (prefix(SLOT_BYTES + 1, SLOT) + wire.pack_data(reply_to(packet))[0], []),
         ProtocolError, "there is no slot with a payload of 4097 bytes",
     ),
     "a segment too short": (
-        lambda packet: (front(9, MEMFD) + wire.pack_data(reply_to(packet))[0], [memfd(8)]),
+        lambda packet: (prefix(9, MEMFD) + wire.pack_data(reply_to(packet))[0], [memfd(8)]),
         ProtocolError, "a payload of 9 bytes ends after 8",
     ),
     "larger than it said": (
-        lambda packet: (front(1 << 30, MEMFD) + wire.pack_data(reply_to(packet))[0], [memfd(8)]),
+        lambda packet: (prefix(1 << 30, MEMFD) + wire.pack_data(reply_to(packet))[0], [memfd(8)]),
         ProtocolError, "a payload of 1073741824 bytes; at most 1048576 are taken",
     ),
     "gone": (lambda _: (b"", []), DeviceDisconnected, "the device has gone"),
@@ -449,7 +275,7 @@ LIES: dict[str, tuple[Callable[[bytes], tuple[bytes, list[int]]], type[Exception
 def test_servers_that_lie(address: str, name: str) -> None:
     lie, error, message = LIES[name]
     with pytest.raises(error, match=message):
-        meet(address, lie, checksums=False, slot_bytes=PAGE)
+        meet(address, lie, checksums=False, slot_bytes=SLOT_BYTES)
 
 
 @pytest.mark.parametrize(
@@ -461,12 +287,6 @@ def test_welcomes_that_cannot_be(address: str, terms: dict[str, Any]) -> None:
 
 
 # ---- who may, and where ---------------------------------------------------------------------------
-
-
-def test_only_this_user_can_open_the_files(address: str) -> None:
-    with served(Toy(), address):
-        for name in ("device", "device.control"):
-            assert os.stat(Path(address.removeprefix("unix://")).with_name(name)).st_mode & 0o777 == 0o600
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
@@ -484,7 +304,7 @@ def test_another_user(address: str) -> None:
             os.seteuid(65534)
             with pytest.raises(DeviceDisconnected, match="belongs to user 0, this is user 65534"):
                 connect(address)
-            with unix_page.connected(str(path)) as stranger:
+            with connected(str(path)) as stranger:
                 assert stranger.recv(1) == b""
         finally:
             os.seteuid(0)
@@ -636,22 +456,6 @@ def test_nobody_is_there(address: str) -> None:
 # ---- who has gone ---------------------------------------------------------------------------------
 
 
-# A data connection belongs to the session from ATTACH on.
-@pytest.mark.parametrize(("which", "attached"), [("control", False), ("control", True), ("data", True)])
-def test_a_client_that_has_gone_is_noticed_at_once(address: str, which: str, attached: bool) -> None:
-    toy = Toy()
-    with served(toy, address, lease_s=60.0) as server, UnixPage(address) as client:
-        client.hello()
-        if attached:
-            client.attach()
-        getattr(client, which).close()
-        started = time.monotonic()
-        until(lambda: server.status()["holder"] is None and not toy.is_open)
-        assert time.monotonic() - started < 1
-        with connect(address) as far:
-            assert far.run(drive(1, 3)).shape == (1, 3, 2)
-
-
 def test_a_server_that_has_gone_is_noticed_at_once(address: str) -> None:
     with served(Toy(), address, lease_s=60.0):
         far = connect(address, timeout_s=30)
@@ -663,16 +467,13 @@ def test_a_server_that_has_gone_is_noticed_at_once(address: str) -> None:
 
 
 def test_a_client_that_reads_nothing_stops_the_device_for_a_lease(address: str) -> None:
-    toy = Toy()
-    with served(toy, address, lease_s=0.3) as server, UnixPage(address) as client:
+    u = np.zeros((1, 1, 2))
+    with served(Toy(), address, lease_s=0.3) as server, Device(address) as line, line.client() as client:
         client.hello()
         client.attach()
-        client.data.setblocking(False)
-        with contextlib.suppress(BlockingIOError):
-            while client.request < 100_000:
-                client.send_run(U)
-        assert client.request < 100_000
-        until(lambda: server.status()["holder"] is None, 10)
+        while server.status()["holder"] is not None:
+            assert client.sent < 100_000
+            client.send_run(u, step=client.sent - 1)
 
 
 def test_nothing_is_left_of_a_session(address: str) -> None:
@@ -693,7 +494,7 @@ def test_nothing_is_left_of_a_session(address: str) -> None:
 
 def test_many_strangers(address: str) -> None:
     with served(Toy(), address), connect(address) as far:
-        strangers = [unix_page.connected(address.removeprefix("unix://")) for _ in range(100)]
+        strangers = [connected(address.removeprefix("unix://")) for _ in range(100)]
         assert far.run(drive(1, 3)).shape == (1, 3, 2)
         for stranger in strangers:
             with contextlib.suppress(BrokenPipeError):

@@ -21,6 +21,8 @@ from reservoir_hw.drivers.zeromq.frames import Header
 
 # The machine may be busy with other tests.
 unhurried = settings(deadline=None)
+# Arrays take long to draw.
+few = settings(deadline=None, max_examples=30)
 
 u8, u16, u32, u64 = (st.integers(0, 2**bits - 1) for bits in (8, 16, 32, 64))
 doubles = st.floats(allow_nan=False)
@@ -97,7 +99,7 @@ def test_array_payloads(dtype: int, shape: tuple[int, int, int], data: st.DataOb
     assert same(frames.array_of(unpacked, payload), numbers)
 
 
-@unhurried
+@few
 @given(named_arrays)
 def test_named_arrays(content: dict[str, np.ndarray]) -> None:
     unpacked = frames.unpack_arrays(frames.pack_arrays(content))
@@ -220,7 +222,7 @@ def test_any_body_with_a_right_checksum(body: bytes) -> None:
             decode(body)
 
 
-@unhurried
+@few
 @given(named_arrays.filter(bool), st.data())
 def test_damaged_named_arrays(content: dict[str, np.ndarray], data: st.DataObject) -> None:
     """Here no checksum helps: a msgpack map that is not quite one."""

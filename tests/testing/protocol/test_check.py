@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import random
 import re
@@ -15,16 +16,16 @@ from typing import Any
 
 import numpy as np
 import pytest
-from served import free_address, ipc_address, served
+from board_server import built, running
+from served import free_address, served
 from serving.page_device import PageDevice, Replies
 from serving.test_lost_connections import process
 from serving.test_own_clock import Clocked
+from toys import Toy
 
-from reservoir_hw.core.configuration import Document
 from reservoir_hw.core.errors import ConfigurationError, DeviceBusy, DeviceTimeout
 from reservoir_hw.core.reservoir import Reservoir
-from reservoir_hw.core.reservoir_config import build_reservoir, parse_reservoir
-from reservoir_hw.core.spec import Identity, ReservoirSpec
+from reservoir_hw.core.reservoir_config import build_reservoir, reservoir_config
 from reservoir_hw.drivers.encodings import Encoding
 from reservoir_hw.testing.protocol.check import GONE, RULES, check, rules_for
 from reservoir_hw.testing.protocol.codec import (
@@ -45,12 +46,6 @@ PAGE = Path(__file__).resolve().parents[3] / "docs" / "protocol.md"
 QUICK = [rule for rule in rules_for("ipc://device") if rule.group != "lease"]
 
 
-@pytest.fixture
-def address() -> Iterator[str]:
-    with ipc_address() as address:
-        yield address
-
-
 def in_one_line(text: str) -> str:
     return re.sub(r"\s+", " ", text)
 
@@ -61,31 +56,9 @@ def test_each_rule_quotes_the_page() -> None:
     assert len({rule.title for rule in RULES}) == len(RULES)
 
 
-def of_kind(**section: Any) -> Reservoir:
-    return build_reservoir(parse_reservoir(Document.from_mapping(section, "test")))
-
-
-def esn() -> Reservoir:
-    return of_kind(kind="esn", nodes=30, inputs=2, seed=1)
-
-
-class Halving(Reservoir):
-    """x <- x/2 + u, within limits."""
-
-    def __init__(self, **declared: Any) -> None:
-        identity = Identity(vendor="tests", model="halving", simulated=True)
-        spec = {"inputs": 2, "nodes": 2, "identity": identity, "input_range": (-1.0, 1.0), "deterministic": True}
-        super().__init__(ReservoirSpec(**{**spec, **declared}))
-
-    def _reset(self, batch: int) -> None:
-        self.x = np.zeros((batch, 2), np.float32)
-
-    def _run(self, u: np.ndarray, out: np.ndarray | None) -> np.ndarray:
-        states = np.empty_like(u)
-        for t in range(u.shape[1]):
-            self.x = self.x / 2 + u[:, t]
-            states[:, t] = self.x
-        return states
+def halving(**declared: Any) -> Reservoir:
+    """With limits, in float32."""
+    return Toy(**{"dtype": "float32", "input_range": (-1.0, 1.0), "deterministic": True, **declared})
 
 
 def lab_function() -> Reservoir:
@@ -102,55 +75,86 @@ def lab_function() -> Reservoir:
     def rest() -> None:
         bench[0] = 0.0
 
-    declared = {
-        "nodes": 1,
-        "inputs": 2,
-        "continuity": "held",
-        "deterministic": True,
-        "dtype": "float64",
-        "simulated": True,
-    }
-    return of_kind(kind="python", call=drive, reset_call=rest, input_range=[-1, 1], **declared)
+    declared = {"nodes": 1, "inputs": 2, "continuity": "held", "deterministic": True, "dtype": "float64"}
+    section = {"kind": "python", "call": drive, "reset_call": rest, "input_range": [-1, 1], "simulated": True}
+    return build_reservoir(reservoir_config({**section, **declared}))
 
 
+def simulated(kind: str, **keys: Any) -> Callable[[], Reservoir]:
+    return lambda: build_reservoir(reservoir_config({"kind": kind, "nodes": 20, "inputs": 1, **keys}))
+
+
+ESN = simulated("esn", nodes=30, inputs=2, seed=1)
 INT16 = {"inputs": Encoding(I2, 2.0**-14), "states": Encoding(I2, 2.0**-14)}
 SERVED: dict[str, tuple[Callable[[], Reservoir], dict[str, Any]]] = {
-    "esn": (esn, {}),
-    "esn in int16": (esn, INT16),
-    "esn, one credit": (esn, {"credits": 1}),
-    "esn, small frames": (esn, {"max_frame_bytes": 4096}),
-    "two sequences at most": (lambda: Halving(max_batch=2), {}),
-    "one sequence at a time": (lambda: Halving(max_batch=1), {}),
-    "not deterministic": (lambda: Halving(deterministic=False), {}),
+    "esn": (ESN, {}),
+    "delay loop": (simulated("delay_loop"), {}),
+    "gated esn": (simulated("gated_esn"), {}),
     "a function of a lab": (lab_function, {}),
-    "replayed": (lambda: Halving(continuity="replayed", memory_steps=60), {}),
-    "free running, whole runs": (lambda: Halving(continuity="free_running"), {}),
+    "replayed": (lambda: halving(continuity="replayed", memory_steps=60), {}),
     "free running, in chunks": (lambda: Clocked(1e-3), {}),
+    "free running, whole runs": (lambda: halving(continuity="free_running"), {}),
+    "esn in int16": (ESN, INT16),
+    "esn, one credit": (ESN, {"credits": 1}),
+    "esn, small frames": (ESN, {"max_frame_bytes": 4096}),
+    "two sequences at most": (lambda: halving(max_batch=2), {}),
+    "one sequence at a time": (lambda: halving(max_batch=1), {}),
+    "not deterministic": (lambda: halving(deterministic=False), {}),
 }
-IN_MAKE_TEST = {"esn", "a function of a lab", "replayed", "free running, in chunks"}
+IN_MAKE_TEST = {"esn", "delay loop", "a function of a lab", "replayed", "free running, in chunks"}
 
 
-@pytest.mark.parametrize(
-    "name", [name if name in IN_MAKE_TEST else pytest.param(name, marks=pytest.mark.slow) for name in SERVED]
-)
-def test_serve_keeps_the_page(name: str, address: str) -> None:
-    make, options = SERVED[name]
-    with served(make(), address, **options):
-        report = check(address, rules=QUICK)
+@contextlib.contextmanager
+def in_c(address: str) -> Iterator[str]:
+    """The server in C, of the size that the other tests of it compile."""
+    with running(built(DEFINES="-DVN_NODES=50 -DVN_INPUTS=2"), address=address) as (bound, _):
+        yield bound
+
+
+@contextlib.contextmanager
+def device_of(name: str, address: str) -> Iterator[str]:
+    """Whatever answers at an address as the page says."""
+    with contextlib.ExitStack() as held:
+        if name == "the server in C":
+            yield held.enter_context(in_c(address))
+            return
+        make, options = SERVED[name]
+        held.enter_context(served(make(), address, **options))
+        yield address
+
+
+LINUX = pytest.mark.skipif(sys.platform != "linux", reason=UNIX)
+KEEP = [
+    *(pytest.param(name, "ipc", marks=() if name in IN_MAKE_TEST else pytest.mark.slow) for name in SERVED),
+    pytest.param("esn", "unix", marks=LINUX),
+    ("the server in C", "ipc"),
+    pytest.param("the server in C", "unix", marks=LINUX),
+]
+
+
+@pytest.mark.parametrize(("name", "address"), KEEP, indirect=["address"])
+def test_devices_keep_the_page(name: str, address: str) -> None:
+    rules = [rule for rule in rules_for(address) if rule.group != "lease"]
+    with device_of(name, address) as bound:
+        report = check(bound, rules=rules)
     assert [(row.rule.title, row.detail) for row in report.broken] == []
-    assert report.counts["held"] > 110
+    assert report.counts["held"] > (150 if "in C" in name else 110)
+    skipped = [row.rule.title for row in report.rows if row.rule.group == "Unix sockets" and row.outcome != "held"]
+    assert skipped == [] or "in C" in name
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["delay_loop", "gated_esn"])
-def test_simulations_keep_the_page(kind: str, address: str) -> None:
-    with served(of_kind(kind=kind, nodes=20, inputs=1), address):
-        assert check(address, rules=QUICK).broken == []
+@pytest.mark.parametrize("address", ["tcp", pytest.param("unix", marks=LINUX)], indirect=True)
+def test_the_server_in_c_keeps_its_leases(address: str) -> None:
+    listens = "tcp://127.0.0.1:0" if address.startswith("tcp") else address
+    with running(built(DEFINES="-DVN_NODES=50 -DVN_INPUTS=2"), "-l", "1", address=listens) as (bound, _):
+        report = check(bound, rules=[rule for rule in rules_for(bound) if rule.group == "lease"])
+    assert [(row.rule.title, row.detail) for row in report.broken] == []
 
 
 def test_serve_keeps_its_leases_over_tcp() -> None:
     address = free_address()
-    with served(esn(), address, lease_s=LEASE_S):
+    with served(ESN(), address, lease_s=LEASE_S):
         report = check(address, rules=[rule for rule in RULES if rule.group == "lease"])
     assert report.broken == []
     assert report.counts["held"] >= 4

@@ -15,7 +15,7 @@ from command_line import call_here as call
 
 EXPERIMENT = """\
 title: quick
-task: {kind: elman_grammar, sentences: 400}
+task: {kind: elman_grammar, sentences: 120}
 reservoir:
   kind: esn
   nodes: 30
@@ -142,11 +142,13 @@ def test_a_run_folder_that_cannot_be_made(file: Path, tmp_path: Path) -> None:
     assert "cannot make the run folder" in done.stderr
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, pytest.param(signal.SIGHUP, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "number", [signal.SIGINT, *(pytest.param(one, marks=pytest.mark.slow) for one in (signal.SIGTERM, signal.SIGHUP))]
+)
 def test_signals_keep_what_was_finished(file: Path, tmp_path: Path, number: int) -> None:
     slow = [
         "--set",
-        "reservoir.vary={nodes: [20, 2500]}",
+        "reservoir.vary={nodes: [20, 1000]}",
         "--set",
         "run.chunk_steps=50",
         "--set",
@@ -267,11 +269,6 @@ def test_a_device_that_fails_to_close_loses_no_result(file: Path, tmp_path: Path
     assert (folder / "readout/000.safetensors").is_file()
 
 
-def test_the_default_readout_runs(file: Path) -> None:
-    file.write_text(file.read_text().replace("{kind: ridge, alpha: 1e-2, input_connection: true}", "{kind: ridge}"))
-    assert call("run", file).returncode == 0
-
-
 def test_a_faulting_device_is_in_the_provenance(file: Path, tmp_path: Path) -> None:
     over = ["reservoir.activation=identity", "reservoir.spectral_radius=9"]
     assert call("run", file, *(part for value in over for part in ("--set", value))).returncode == 3
@@ -323,14 +320,3 @@ def test_yaml_values_that_are_none(file: Path, value: str) -> None:
     done = call("check", file, "--set", f"run.notes={value}")
     assert done.returncode == 2
     assert "cannot be read as a YAML value" in done.stderr
-
-
-def test_the_estimate_counts_replays(file: Path, tmp_path: Path) -> None:
-    lab = tmp_path / "lab.yaml"
-    lab.write_text(LAB.replace("CONTINUITY", "replayed"))
-    bench = Path(__file__).parents[1] / "backends"
-    over = ["--reservoir", lab, "--set", "run.chunk_steps=300"]
-    estimate = json.loads(call("check", file, *over, "--json", cwd=bench).stdout)["estimate"]["device_steps"]
-    folder = json.loads(call("run", file, *over, "--json", cwd=bench).stdout)["folder"]
-    record = json.loads((Path(folder) / "provenance.json").read_text())
-    assert estimate == pytest.approx(record["rows"][0]["reservoir"]["counters"]["steps"], rel=0.02)

@@ -119,7 +119,7 @@ def at_work() -> set[str]:
     return {trial.user_attrs["worker"]["id"] for trial in found if not trial.state.is_finished() and trial.user_attrs}
 
 
-def test_a_sweep_from_its_file_to_the_best_run(lab: Path) -> None:
+def test_a_sweep_from_its_file_to_the_best_run(pictures: None, lab: Path) -> None:
     (lab / "go").touch()
     done = call_here("check", "film.yaml")
     assert done.returncode == 0, done.stderr

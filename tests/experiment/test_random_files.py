@@ -18,7 +18,7 @@ import pytest
 from drawn_files import draw_file, furnish
 
 from reservoir_hw import Experiment
-from reservoir_hw.core.errors import ReservoirError
+from reservoir_hw.core.errors import ConfigurationError, ReservoirError
 
 FILES = 18
 """As many in one test."""
@@ -70,3 +70,18 @@ def test_a_file_runs_or_is_refused_in_a_sentence(lab: Path, seeds: range, usual:
     if usual:
         assert found.count("ran") >= 3
         assert found.count("refused") >= 3
+
+
+@pytest.mark.parametrize(
+    ("document", "fragment"),
+    [
+        (
+            {"task": {"kind": "mackey_glass", "tau": 0.3, "train_steps": 104, "test_steps": 52}},
+            "task: its test cannot be scored: the targets do not vary",
+        )
+    ],
+)
+def test_what_was_neither_once(tmp_path: Path, document: dict[str, Any], fragment: str) -> None:
+    rest = {"reservoir": {"kind": "esn", "nodes": 3}, "readout": {"kind": "ridge"}, "run": {"folder": str(tmp_path)}}
+    with pytest.raises(ConfigurationError, match=fragment):
+        Experiment({**rest, **document}).run(report=False)

@@ -50,14 +50,16 @@ def test_run_writes_a_whole_run_folder(file: Path) -> None:
     metrics = json.loads((folder / "metrics.json").read_text())
     assert metrics["status"] == "complete"
     assert [row["label"] for row in metrics["rows"]] == ["bigram", "ESN(30)"]
+    # In another process to the digit.
+    again = json.loads(call("run", file, "--json").stdout)["rows"]
+    assert [row["metrics"] for row in again] == [row["metrics"] for row in metrics["rows"]]
     provenance = json.loads((folder / "provenance.json").read_text())
     assert provenance["rows"][0]["reservoir"]["identity"]["simulated"] is True
     assert len(provenance["configuration_sha256"]) == 64
     page = (folder / "report.html").read_text()
     assert "data:image/png;base64," in page
     assert not re.search(r"(src|href)=\"https?:", page)
-    again = call("check", folder / "experiment.yaml")
-    assert again.returncode == 0, again.stderr
+    assert call("check", folder / "experiment.yaml").returncode == 0
 
 
 def test_json_is_all_that_is_printed(file: Path) -> None:
@@ -66,14 +68,6 @@ def test_json_is_all_that_is_printed(file: Path) -> None:
     result = json.loads(done.stdout)
     assert result["rows"][1]["label"] == "ESN(20)"
     assert 0 < result["rows"][1]["metrics"]["cosine"] <= 1
-
-
-def test_runs_repeat_exactly(file: Path) -> None:
-    rows = [json.loads(run("run", file, "--json").stdout)["rows"] for run in (process, call)]
-    found = [[(row["label"], row["point"], row["metrics"], row.get("readout")) for row in one] for one in rows]
-    assert found[0] == found[1]
-    chunked = json.loads(call("run", file, "--json", "--set", "run.chunk_steps=97").stdout)["rows"]
-    assert chunked[1]["metrics"]["max_prediction"] == pytest.approx(rows[0][1]["metrics"]["max_prediction"], abs=1e-3)
 
 
 @pytest.mark.parametrize(
@@ -300,6 +294,7 @@ def test_all_points_are_checked_before_the_first_runs(file: Path, tmp_path: Path
     assert not (tmp_path / "runs").exists()
 
 
+@pytest.mark.slow
 def test_a_full_disk_leaves_no_half_files(file: Path, tmp_path: Path) -> None:
     command = f"ulimit -f 20; exec {sys.executable} -m reservoir_hw.cli run {file}"
     done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False)

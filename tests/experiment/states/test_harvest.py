@@ -89,9 +89,10 @@ def start(folder: Path, *, limit: int | None = None) -> subprocess.Popen[str]:
     )
 
 
-def prepared(folder: Path, noise: float) -> Path:
+def prepared(folder: Path, noise: float, steps: int = STEPS) -> Path:
     folder.mkdir()
-    (folder / "experiment.yaml").write_text(EXPERIMENT.replace("NOISE", str(noise)))
+    text = EXPERIMENT.replace("NOISE", str(noise)).replace(f"train_steps: {STEPS}", f"train_steps: {steps}")
+    (folder / "experiment.yaml").write_text(text.replace(f"test_steps: {TEST_STEPS}", f"test_steps: {steps // 3}"))
     return folder
 
 
@@ -132,8 +133,8 @@ def test_a_harvest_that_is_killed_twenty_times_ends_with_the_same_bytes(tmp_path
 
 
 def test_a_full_disk_keeps_what_was_harvested(tmp_path: Path) -> None:
-    whole = undisturbed(prepared(tmp_path / "whole", 0.01))
-    folder = prepared(tmp_path / "full", 0.01)
+    whole = undisturbed(prepared(tmp_path / "whole", 0.01, 600))
+    folder = prepared(tmp_path / "full", 0.01, 600)
     # No file may grow beyond this: the chunks of states do.
     process = start(folder, limit=10_000)
     _, errors = process.communicate()
@@ -715,8 +716,8 @@ Experiment.from_file("experiment.yaml").harvest()
 @pytest.mark.parametrize("files", [9, *(pytest.param(n, marks=pytest.mark.slow) for n in (1, 4, 20, 22))])
 def test_a_store_appears_whole_or_not_at_all(tmp_path: Path, files: int) -> None:
     """A process that dies at its n-th file, while it makes a store, leaves nothing that the next one stumbles over."""
-    whole = undisturbed(prepared(tmp_path / "whole", 0.01))
-    folder = prepared(tmp_path / "cut", 0.01)
+    whole = undisturbed(prepared(tmp_path / "whole", 0.01, 600))
+    folder = prepared(tmp_path / "cut", 0.01, 600)
     died = subprocess.run([sys.executable, "-c", DYING, str(files)], cwd=folder, check=False)
     assert died.returncode == 9
     assert undisturbed(folder) == whole

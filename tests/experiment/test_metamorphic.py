@@ -135,10 +135,19 @@ def changed_field(random: Random, document: dict[str, Any], section: str) -> dic
     return {**document, section: {**document[section], key: value}}
 
 
+def redrawn(random: Random, document: dict[str, Any], section: str) -> dict[str, Any]:
+    """The file with another readout, or with everything else in `run` that is not about where states lie."""
+    if section == "readout":
+        return {**document, section: draw_section(random, section, random.choice(READOUTS), more=0.3)}
+    properties = experiment_schema()["$defs"]["RunConfig"]["properties"]
+    keys = ("name", "chunk_steps", "sample", "operator", "notes")
+    return {**document, section: {key: draw(random, properties[key], key, 1.0) for key in keys}}
+
+
 def check_a_name_follows_the_states(random: Random, section: str) -> None:
     """Where the states differ, so do the names. Where what is driven cannot differ, the names are the same."""
     one = drawn(random)
-    other = changed_field(random, one, section)
+    other = (redrawn if section in ("readout", "run") else changed_field)(random, one, section)
     note(str(one))
     with folders() as (here, there):
         first, second = fit(one, here), fit(other, here)

@@ -131,7 +131,9 @@ def test_a_sweep_from_its_file_to_the_best_run(pictures: None, lab: Path) -> Non
     assert "Results are in runs/sweeps/film" in done.stdout
     best = re.findall(r"Now: reservoir-hw run (.*)", done.stdout)[0]
     # Everything is there already.
-    again = json.loads(call_here("sweep", "film.yaml", "--json").stdout)
+    done = call_here("sweep", "film.yaml", "--json")
+    assert done.returncode == 0, done.stderr
+    again = json.loads(done.stdout)
     assert again["counts"]["complete"] == 6
     run = json.loads(call_here("run", best, "--json").stdout)
     assert run["rows"][0]["metrics"]["nrmse"] == again["best"]["objective"]

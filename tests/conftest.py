@@ -30,6 +30,18 @@ def address(request: pytest.FixtureRequest) -> Iterator[str]:
         yield address
 
 
+@pytest.fixture
+def pictures() -> None:
+    """For tests that look at figures and reports, where others have `no_pictures`."""
+
+
+@pytest.fixture
+def no_pictures(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Drawing takes longer than small experiments: they run as if the extra `report` were not there."""
+    if "pictures" not in request.fixturenames:
+        monkeypatch.setattr("reservoir_hw.experiment.run.report.have_report_extra", lambda: False)
+
+
 def pytest_runtest_setup(item: pytest.Item) -> None:
     """Tests that are marked `gpu` need a GPU that torch finds."""
     if item.get_closest_marker("gpu"):

@@ -15,7 +15,7 @@ from command_line import call_here as call
 
 EXPERIMENT = """\
 title: quick
-task: {kind: elman_grammar, sentences: 400}
+task: {kind: elman_grammar, sentences: 120}
 reservoir:
   kind: esn
   nodes: 30
@@ -50,14 +50,16 @@ def test_run_writes_a_whole_run_folder(file: Path) -> None:
     metrics = json.loads((folder / "metrics.json").read_text())
     assert metrics["status"] == "complete"
     assert [row["label"] for row in metrics["rows"]] == ["bigram", "ESN(30)"]
+    # In another process to the digit.
+    again = json.loads(call("run", file, "--json").stdout)["rows"]
+    assert [row["metrics"] for row in again] == [row["metrics"] for row in metrics["rows"]]
     provenance = json.loads((folder / "provenance.json").read_text())
     assert provenance["rows"][0]["reservoir"]["identity"]["simulated"] is True
     assert len(provenance["configuration_sha256"]) == 64
     page = (folder / "report.html").read_text()
     assert "data:image/png;base64," in page
     assert not re.search(r"(src|href)=\"https?:", page)
-    again = call("check", folder / "experiment.yaml")
-    assert again.returncode == 0, again.stderr
+    assert call("check", folder / "experiment.yaml").returncode == 0
 
 
 def test_json_is_all_that_is_printed(file: Path) -> None:
@@ -66,14 +68,6 @@ def test_json_is_all_that_is_printed(file: Path) -> None:
     result = json.loads(done.stdout)
     assert result["rows"][1]["label"] == "ESN(20)"
     assert 0 < result["rows"][1]["metrics"]["cosine"] <= 1
-
-
-def test_runs_repeat_exactly(file: Path) -> None:
-    rows = [json.loads(run("run", file, "--json").stdout)["rows"] for run in (process, call)]
-    found = [[(row["label"], row["point"], row["metrics"], row.get("readout")) for row in one] for one in rows]
-    assert found[0] == found[1]
-    chunked = json.loads(call("run", file, "--json", "--set", "run.chunk_steps=97").stdout)["rows"]
-    assert chunked[1]["metrics"]["max_prediction"] == pytest.approx(rows[0][1]["metrics"]["max_prediction"], abs=1e-3)
 
 
 @pytest.mark.parametrize(
@@ -142,11 +136,13 @@ def test_a_run_folder_that_cannot_be_made(file: Path, tmp_path: Path) -> None:
     assert "cannot make the run folder" in done.stderr
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, pytest.param(signal.SIGHUP, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "number", [signal.SIGINT, *(pytest.param(one, marks=pytest.mark.slow) for one in (signal.SIGTERM, signal.SIGHUP))]
+)
 def test_signals_keep_what_was_finished(file: Path, tmp_path: Path, number: int) -> None:
     slow = [
         "--set",
-        "reservoir.vary={nodes: [20, 2500]}",
+        "reservoir.vary={nodes: [20, 1000]}",
         "--set",
         "run.chunk_steps=50",
         "--set",
@@ -266,11 +262,6 @@ def test_a_device_that_fails_to_close_loses_no_result(file: Path, tmp_path: Path
     assert (folder / "readout/000.safetensors").is_file()
 
 
-def test_the_default_readout_runs(file: Path) -> None:
-    file.write_text(file.read_text().replace("{kind: ridge, alpha: 1e-2, input_connection: true}", "{kind: ridge}"))
-    assert call("run", file).returncode == 0
-
-
 def test_a_faulting_device_is_in_the_provenance(file: Path, tmp_path: Path) -> None:
     over = ["reservoir.activation=identity", "reservoir.spectral_radius=9"]
     assert call("run", file, *(part for value in over for part in ("--set", value))).returncode == 3
@@ -302,6 +293,7 @@ def test_all_points_are_checked_before_the_first_runs(file: Path, tmp_path: Path
     assert not (tmp_path / "runs").exists()
 
 
+@pytest.mark.slow
 def test_a_full_disk_leaves_no_half_files(file: Path, tmp_path: Path) -> None:
     command = f"ulimit -f 20; exec {sys.executable} -m reservoir_hw.cli run {file}"
     done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False)
@@ -322,14 +314,3 @@ def test_yaml_values_that_are_none(file: Path, value: str) -> None:
     done = call("check", file, "--set", f"run.notes={value}")
     assert done.returncode == 2
     assert "cannot be read as a YAML value" in done.stderr
-
-
-def test_the_estimate_counts_replays(file: Path, tmp_path: Path) -> None:
-    lab = tmp_path / "lab.yaml"
-    lab.write_text(LAB.replace("CONTINUITY", "replayed"))
-    bench = Path(__file__).parents[1] / "backends"
-    over = ["--reservoir", lab, "--set", "run.chunk_steps=300"]
-    estimate = json.loads(call("check", file, *over, "--json", cwd=bench).stdout)["estimate"]["device_steps"]
-    folder = json.loads(call("run", file, *over, "--json", cwd=bench).stdout)["folder"]
-    record = json.loads((Path(folder) / "provenance.json").read_text())
-    assert estimate == pytest.approx(record["rows"][0]["reservoir"]["counters"]["steps"], rel=0.02)

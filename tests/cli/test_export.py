@@ -4,20 +4,17 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from command_line import call_here
 from edge_runs import NARMA, run_of
 
 from reservoir_hw.readout.edge import Bundle
 
 
 def call(*arguments: object, cwd: Path, code: int = 0) -> subprocess.CompletedProcess[str]:
-    done = subprocess.run(
-        [sys.executable, "-m", "reservoir_hw.cli", *map(str, arguments)],
-        cwd=cwd, capture_output=True, text=True, check=False,
-    )  # fmt: skip
+    done = call_here(*arguments, cwd=cwd)
     assert done.returncode == code, done.stdout + done.stderr
     assert "Traceback" not in done.stderr, done.stderr
     return done

@@ -359,7 +359,7 @@ def test_lines_are_answered_as_they_come_until_they_are_interrupted(
     assert errors.strip() == "interrupted: what was finished is kept"
 
 
-@pytest.mark.parametrize(("closed", "which"), [("<&-", "input"), (">&-", "output")])
+@pytest.mark.parametrize(("closed", "which"), [pytest.param("<&-", "input", marks=pytest.mark.slow), (">&-", "output")])
 def test_closed_streams(closed: str, which: str, folder: Path) -> None:
     told = " ".join(command("infer", folder / "narma.rhw", *AS_THEY_ARE, "--reservoir", folder / "narma.yaml"))
     done = subprocess.run(f"{told} {closed}", shell=True, stderr=subprocess.PIPE, text=True, check=False)
@@ -380,7 +380,7 @@ def test_who_reads_a_pipe_with_a_name_has_left(folder: Path, tmp_path: Path) -> 
     assert re.search(r"^stopped: who read the answers has left, after \d+ of them were written$", done.stderr, re.M)
 
 
-@pytest.mark.parametrize("source", ["pipe", "file"])
+@pytest.mark.parametrize("source", ["pipe", pytest.param("file", marks=pytest.mark.slow)])
 def test_who_reads_has_left(source: str, folder: Path, tmp_path: Path) -> None:
     """Who has seen enough of a file may go. An actuator that is gone is no success."""
     (tmp_path / "lines.txt").write_text("0.1\n" * 5000)

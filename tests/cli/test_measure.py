@@ -68,7 +68,7 @@ def trace(path: Path, inputs: np.ndarray, states: np.ndarray, written: int | Non
     return path
 
 
-def test_a_reservoir_file(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_reservoir_file(pictures: None, file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "300")
     done = call(file, *FEW)
     assert done.exit_code == 0, done.output
@@ -108,7 +108,7 @@ def test_some_measures_of_an_experiment_as_json(file: Path) -> None:
     assert again["measures"] == found["measures"]
 
 
-def test_a_trace_says_what_it_cannot_tell(file: Path) -> None:
+def test_a_trace_says_what_it_cannot_tell(pictures: None, file: Path) -> None:
     rng = np.random.default_rng(0)
     u = rng.uniform(-1, 1, (1, 1000, 1))
     x = np.concatenate([u, np.roll(u, 1, axis=1)], axis=2)

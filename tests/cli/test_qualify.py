@@ -108,7 +108,7 @@ def counted_steps() -> int:
     return sum(map(int, log.read_text().split())) if log.exists() else 0
 
 
-def test_a_reservoir_file(file: Path) -> None:
+def test_a_reservoir_file(pictures: None, file: Path) -> None:
     done = call(file, *FEW, "--unchecked")
     assert done.exit_code == 0, done.output
     assert "unchecked" in done.stdout

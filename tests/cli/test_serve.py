@@ -462,7 +462,9 @@ Server(Film(ReservoirSpec(inputs=1, nodes=1, identity=who)), sys.argv[1]).run(la
 """
 
 
-@pytest.mark.parametrize("ending", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.parametrize(
+    "ending", [signal.SIGINT, *(pytest.param(one, marks=pytest.mark.slow) for one in (signal.SIGTERM, signal.SIGHUP))]
+)
 def test_a_server_of_ones_own_ends_safely_by_a_signal(tmp_path: Path, address: str, ending: int) -> None:
     slow = HOMING.replace("time.sleep(1.5 if opened > GOOD else 0)", "time.sleep(1 if opened > 1 else 0)")
     (tmp_path / "homing.py").write_text(slow.replace("GOOD", "9"))
@@ -598,7 +600,7 @@ def test_chaos_never_gives_wrong_states(tmp_path: Path, address: str) -> None:
     options = ["--chaos", "faults.yaml", "--secret-key", "bench.key_secret", "--clients", "clients", "--json"]
     right = wrong = 0
     with serving("lab.yaml", "--bind", address, *options, cwd=tmp_path, end=None) as server:
-        for _ in range(40):
+        for _ in range(20):
             try:
                 with open_reservoir({"kind": "zmq", "address": address, "timeout_s": 1.0, "security": keys}) as far:
                     np.testing.assert_array_equal(far.run(u), expected)

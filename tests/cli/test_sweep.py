@@ -119,7 +119,7 @@ def at_work() -> set[str]:
     return {trial.user_attrs["worker"]["id"] for trial in found if not trial.state.is_finished() and trial.user_attrs}
 
 
-def test_a_sweep_from_its_file_to_the_best_run(lab: Path) -> None:
+def test_a_sweep_from_its_file_to_the_best_run(pictures: None, lab: Path) -> None:
     (lab / "go").touch()
     done = call_here("check", "film.yaml")
     assert done.returncode == 0, done.stderr
@@ -131,7 +131,9 @@ def test_a_sweep_from_its_file_to_the_best_run(lab: Path) -> None:
     assert "Results are in runs/sweeps/film" in done.stdout
     best = re.findall(r"Now: reservoir-hw run (.*)", done.stdout)[0]
     # Everything is there already.
-    again = json.loads(call_here("sweep", "film.yaml", "--json").stdout)
+    done = call_here("sweep", "film.yaml", "--json")
+    assert done.returncode == 0, done.stderr
+    again = json.loads(done.stdout)
     assert again["counts"]["complete"] == 6
     run = json.loads(call_here("run", best, "--json").stdout)
     assert run["rows"][0]["metrics"]["nrmse"] == again["best"]["objective"]

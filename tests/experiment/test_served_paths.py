@@ -101,7 +101,14 @@ def conforming(folder: Path, reservoir: str) -> Any:
 
 @pytest.mark.parametrize(
     "path",
-    [ran, harvested, evaluated, pytest.param(benched, marks=pytest.mark.slow), measured, inferred, conforming],
+    [
+        ran,
+        harvested,
+        evaluated,
+        inferred,
+        conforming,
+        *(pytest.param(path, marks=pytest.mark.slow) for path in (benched, measured)),
+    ],
 )
 def test_a_served_device_gives_what_it_gives_here(
     path: Callable[[Path, str], Any], files: tuple[str, str], tmp_path: Path
@@ -120,7 +127,6 @@ def test_what_the_device_says_of_itself_travels(files: tuple[str, str], tmp_path
         (tmp_path / str(number)).mkdir()
         result = experiment(tmp_path / str(number), reservoir).run()
         records.append(json.loads((result.folder / "provenance.json").read_text())["rows"][0])
-        assert "cell 4" in (result.folder / "report.html").read_text()
         assert result.rows[0].label.startswith("cell 4")
     here, there = records
     for key in ("settings", "calibration_id", "params", "label"):

@@ -83,7 +83,7 @@ def test_a_device_does_not_differ_from_itself_but_from_another(write: Any, noisy
     assert ("task" in found) != noisy
 
 
-def test_the_command_with_its_report_and_its_twin(write: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_command_with_its_report_and_its_twin(pictures: None, write: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "200")
     Path("task.yaml").write_text(TASK)
     write("twin")

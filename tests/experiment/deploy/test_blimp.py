@@ -54,7 +54,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return Experiment(document).run().folder
 
 
-def test_accuracies_against_independent_counts(run: Path) -> None:
+def test_accuracies_against_independent_counts(pictures: None, run: Path) -> None:
     folder = run.parent.parent
     result = blimp(run, data=folder)
     text = (folder / "text.txt").read_text()

@@ -35,7 +35,7 @@ def reservoir_file(folder: Path, **over: Any) -> Path:
     return path
 
 
-def test_a_readout_is_judged_and_refitted_on_another_device(run: Path, tmp_path: Path) -> None:
+def test_a_readout_is_judged_and_refitted_on_another_device(pictures: None, run: Path, tmp_path: Path) -> None:
     own = evaluate(run)
     np.testing.assert_array_equal(own.outputs[THERE], own.outputs[HOME])
     assert own.scores[THERE] == own.scores[HOME]

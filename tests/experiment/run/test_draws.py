@@ -75,6 +75,7 @@ def test_a_sweep_of_twelve_values_is_one_opening_with_ramps() -> None:
     assert lab.log[-2:] == ["bias 0", "close"]
 
 
+@pytest.mark.slow
 def test_error_bars_are_those_of_the_planted_noise() -> None:
     """Of other noise of the same size, many draws; 12 points, so that χ² is 12 ± 5 (5 draws: somewhat more)."""
     few, many = scores(Lab(noise=0.02, seed=1), 5), scores(Lab(noise=0.02, seed=2), 15)

@@ -70,7 +70,9 @@ def test_a_result_is_short_in_words_and_gives_its_arrays(tmp_path: Path) -> None
         assert repr(reservoir) == "<Esn reservoir_hw esn (simulation): 1 inputs -> 20 nodes, open>"
 
 
-def test_keys_that_vary_have_a_figure_and_the_report_says_settings_and_durations(tmp_path: Path) -> None:
+def test_keys_that_vary_have_a_figure_and_the_report_says_settings_and_durations(
+    pictures: None, tmp_path: Path
+) -> None:
     document: dict[str, Any] = {
         "task": {"kind": "narma", "train_steps": 300, "test_steps": 100},
         "reservoir": {"kind": "esn", "nodes": 20, "vary": {"seed": [0, 1], "leak_rate": [0.5, 1.0]}},

@@ -89,7 +89,7 @@ def test_what_cannot_be_learned_or_judged_drives_nothing(tmp_path: Path, over: d
     assert loop.steps == 0
 
 
-def test_what_casts_doubt_on_states_is_said_once_for_each_row(tmp_path: Path) -> None:
+def test_what_casts_doubt_on_states_is_said_once_for_each_row(pictures: None, tmp_path: Path) -> None:
     """Clipped inputs, a dead node and a railed one, of a drive and of a harvest alike."""
 
     def faulty(u: np.ndarray) -> np.ndarray:

@@ -88,7 +88,7 @@ def judged(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
 LAERC = {"kind": "laerc", "width": 4, "layers": 2}
 
 
-def test_a_model_is_trained_judged_and_kept(file: Path) -> None:
+def test_a_model_is_trained_judged_and_kept(pictures: None, file: Path) -> None:
     result = run(file, run__generate={"tokens": 20, "overlap": [2, 4]}, baselines=["bigram"])
     assert [row.label for row in result.rows] == ["bigram", "ESN(12) linear"]
     bigram, model = (row.evaluation.metrics for row in result.rows)
@@ -210,7 +210,7 @@ def test_a_model_has_a_training_of_its_own(file: Path) -> None:
     assert alone.rows[0].details["training"]["steps"] == math.ceil(shared / 2)
 
 
-def test_the_best_of_a_grid_on_the_validation_counts(file: Path) -> None:
+def test_the_best_of_a_grid_on_the_validation_counts(pictures: None, file: Path) -> None:
     grid = {"learning_rate": [1e-5, 1e-2], "seed": 5}
     baselines = ["bigram", {"kind": "lstm", "hidden": 6, "seed": [0, 1], "training": grid}]
     experiment = Experiment.from_file(file, set={"baselines": baselines}, environment={})
@@ -385,7 +385,7 @@ def test_a_served_device_gives_the_same(file: Path, tmp_path: Path, readout: dic
     assert identities[0]["fingerprint"] == identities[1]["fingerprint"]
 
 
-def test_layers_with_reservoirs_of_their_own(file: Path) -> None:
+def test_layers_with_reservoirs_of_their_own(pictures: None, file: Path) -> None:
     settings = {"readout": LAERC, "training__gradient__epochs": 1}
     shared = run(file, **settings)
     drawn = run(file, reservoir={"kind": "laerc_layers", "nodes": 12}, **settings)
@@ -520,7 +520,7 @@ def test_a_device_that_dies_leaves_the_rows_before(file: Path, monkeypatch: pyte
     assert [row["label"] for row in metrics["rows"]] == ["ESN(8) linear"]
 
 
-def test_a_resume_that_fails_leaves_what_was_there(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_resume_that_fails_leaves_what_was_there(pictures: None, file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from reservoir_hw.backends.simulated.esn.esn import Esn
 
     sizes: Any = {"nodes": [8, 9]}

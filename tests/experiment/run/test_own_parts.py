@@ -59,7 +59,7 @@ def answers_of(bundle: Path, task: Task) -> np.ndarray:
         return edge.run(np.concatenate([warmup, task.test.inputs], axis=1))[:, warmup.shape[1] :]
 
 
-@pytest.mark.parametrize("connection", [False, True])
+@pytest.mark.parametrize("connection", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_a_network_is_trained_exported_and_answers_as_in_the_run(connection: bool, tmp_path: Path) -> None:
     shared = {"washout": 50, "input_connection": connection}
     gradient = {**GRADIENT, "epochs": 300, "final_rate": 0.05}
@@ -82,14 +82,9 @@ def test_a_network_is_trained_exported_and_answers_as_in_the_run(connection: boo
 
 
 def test_a_module_that_mixes_steps_sees_whole_sequences_whatever_the_chunks(tmp_path: Path) -> None:
-    for module in (Causal, Net):
-        runs = [
-            experiment({"kind": "torch", "module": module, "washout": 50}, run={"chunk_steps": steps}).run(report=False)
-            for steps in (50, 4096)
-        ]
-        np.testing.assert_allclose(outputs_of(runs[0]), outputs_of(runs[1]), atol=1e-5)
-    mixed = experiment({"kind": "torch", "module": Causal}, run={"chunk_steps": 50})
+    mixed, whole = (experiment({"kind": "torch", "module": Causal}, run={"chunk_steps": n}) for n in (50, 4096))
     result = mixed.run(report=False)
+    np.testing.assert_allclose(outputs_of(result), outputs_of(whole.run(report=False)), atol=1e-5)
     export_run(result.folder, tmp_path / "model.rhw")
     # Only the first step of the test has nothing before it in the run.
     answers = answers_of(tmp_path / "model.rhw", mixed.task_of(mixed.points[0]))
@@ -125,17 +120,20 @@ def test_a_training_goes_on_where_it_was(tmp_path: Path) -> None:
     np.testing.assert_array_equal(outputs_of(resumed), outputs_of(whole))
 
 
-@pytest.mark.parametrize("at_end", [False, True])
+LOGISTIC = "sklearn.linear_model:LogisticRegression"
+CLASSIFIERS: list[tuple[dict[str, Any], bool]] = [
+    ({"kind": "torch", "module": Net, "loss": "cross_entropy"}, False),
+    ({"kind": "torch", "module": Causal, "loss": "cross_entropy"}, True),
+    ({"kind": "gru", "nodes": 8}, False),
+    ({"kind": "gates"}, True),
+    ({"kind": "sklearn", "estimator": LOGISTIC, "params": {"max_iter": 2000}}, False),
+    ({"kind": "sklearn", "estimator": "sklearn.svm:SVC"}, True),
+]
+
+
 @pytest.mark.parametrize(
-    "readout",
-    [
-        {"kind": "torch", "module": Net, "loss": "cross_entropy"},
-        {"kind": "torch", "module": Causal, "loss": "cross_entropy"},
-        {"kind": "gru", "nodes": 8},
-        {"kind": "gates"},
-        {"kind": "sklearn", "estimator": "sklearn.linear_model:LogisticRegression", "params": {"max_iter": 2000}},
-        {"kind": "sklearn", "estimator": "sklearn.svm:SVC"},
-    ],
+    ("readout", "at_end"),
+    [*CLASSIFIERS, *(pytest.param(one, not at_end, marks=pytest.mark.slow) for one, at_end in CLASSIFIERS)],
     ids=str,
 )
 def test_labelled_trials(readout: dict[str, Any], at_end: bool) -> None:

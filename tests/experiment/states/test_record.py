@@ -165,7 +165,7 @@ def test_a_harvest_with_a_warm_up_is_no_recording_of_its_test(tmp_path: Path) ->
     document = experiment(tmp_path, training={"test_warmup_steps": 0}).resolved()
     folders = set(tmp_path.iterdir())
     with pytest.raises(ConfigurationError, match=r"reservoir: .*data set test does not begin at rest"):
-        Experiment({**document, "reservoir": {"kind": "replay", "trace": store.path}}).run()
+        Experiment({**document, "reservoir": {"kind": "replay", "trace": store.path}}).run(report=False)
     # Known before there is a run.
     assert set(tmp_path.iterdir()) == folders
 
@@ -240,9 +240,9 @@ def experiment(folder: Path, **over: Any) -> Experiment:
 
 def test_the_same_experiment_on_a_recording_gives_the_same_result(tmp_path: Path) -> None:
     trace = str(tmp_path / "trace")
-    simulated = experiment(tmp_path, run={"record": trace}).run()
+    simulated = experiment(tmp_path, run={"record": trace}).run(report=False)
     document = experiment(tmp_path).resolved()
-    replayed = Experiment({**document, "reservoir": {"kind": "replay", "trace": trace}}).run()
+    replayed = Experiment({**document, "reservoir": {"kind": "replay", "trace": trace}}).run(report=False)
     assert replayed.metrics["rows"][0]["metrics"] == simulated.metrics["rows"][0]["metrics"]
     ours, theirs = (load_file(r.folder / "readout" / "000.safetensors") for r in (simulated, replayed))
     assert ours["weights"].tobytes() == theirs["weights"].tobytes()
@@ -255,22 +255,22 @@ def test_a_harvest_can_be_replayed_too(tmp_path: Path) -> None:
     """With settling passes it cannot: they were driven and not kept."""
     store = experiment(tmp_path, training={"test_warmup_steps": 0}).harvest()[0]
     document = experiment(tmp_path, training={"test_warmup_steps": 0}).resolved()
-    replayed = Experiment({**document, "reservoir": {"kind": "replay", "trace": store.path}}).run()
-    harvested = experiment(tmp_path, training={"test_warmup_steps": 0}).run()
+    replayed = Experiment({**document, "reservoir": {"kind": "replay", "trace": store.path}}).run(report=False)
+    harvested = experiment(tmp_path, training={"test_warmup_steps": 0}).run(report=False)
     assert replayed.metrics["rows"][0]["metrics"] == harvested.metrics["rows"][0]["metrics"]
 
 
 def test_a_grid_records_a_trace_for_each_point_and_drives_the_device(tmp_path: Path) -> None:
     experiment(tmp_path).harvest()
     recorded = experiment(tmp_path, run={"record": str(tmp_path / "traces")}, reservoir={"vary": {"nodes": [20, 30]}})
-    result = recorded.run()
+    result = recorded.run(report=False)
     assert not result.notes
     assert [StateStore.open(tmp_path / "traces" / f"{n:03d}").facts["spec"]["nodes"] for n in (0, 1)] == [20, 30]
 
 
 def test_a_recording_is_never_overwritten(tmp_path: Path) -> None:
-    experiment(tmp_path, run={"record": str(tmp_path / "trace")}).run()
+    experiment(tmp_path, run={"record": str(tmp_path / "trace")}).run(report=False)
     with pytest.raises(ConfigurationError, match="exists already"):
-        experiment(tmp_path, run={"record": str(tmp_path / "trace")}).run()
+        experiment(tmp_path, run={"record": str(tmp_path / "trace")}).run(report=False)
     folders = sorted((tmp_path / "runs").iterdir())
     assert json.loads((folders[-1] / "metrics.json").read_text())["status"] == "failed"

@@ -38,18 +38,6 @@ def apart(search: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
 
 
 @pytest.fixture
-def pictures() -> None:
-    """For tests that look at figures and reports."""
-
-
-@pytest.fixture(autouse=True)
-def _no_pictures(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Drawing takes longer than the trials: the others run as if the extra `report` were not there."""
-    if "pictures" not in request.fixturenames:
-        monkeypatch.setattr("reservoir_hw.experiment.run.report.have_report_extra", lambda: False)
-
-
-@pytest.fixture
 def make(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Make:
     """A small experiment with a section `sweep`; keyword arguments go over that, `over` over the experiment.
 

@@ -15,6 +15,7 @@ from reservoir_hw.core.configuration import Document
 from reservoir_hw.core.errors import ConfigurationError, ReservoirError
 from reservoir_hw.core.reservoir_config import reservoir_section
 from reservoir_hw.core.store import StateStore
+from reservoir_hw.core.threads import blas_threads
 from reservoir_hw.experiment.configuration.document import load_document
 from reservoir_hw.experiment.configuration.experiment import (
     ExperimentConfig,
@@ -179,6 +180,7 @@ class Experiment:
             seconds, more = seconds + times * demand.processor_s, max(more, demand.more_bytes)
         return replace(estimate(costs), processor_s=seconds, memory_bytes=peak_bytes() + more + _more_at_once(points))
 
+    @blas_threads(0)
     def run(
         self,
         progress: Progress | None = None,

@@ -21,8 +21,8 @@ from reservoir_hw.backends.simulated.gated import cpu_loop as gated_kernels  # n
 from reservoir_hw.backends.simulated.gated import torch_loop as gated_torch_loop  # noqa: E402
 from reservoir_hw.backends.simulated.gated.gated_esn import GatedEsn  # noqa: E402
 from reservoir_hw.backends.simulated.kernels import compiled  # noqa: E402
-from reservoir_hw.backends.simulated.kernels.threads import available_threads, numba_threads  # noqa: E402
 from reservoir_hw.core.errors import ConfigurationError, NotSupported, ShapeError  # noqa: E402
+from reservoir_hw.core.threads import numba_threads  # noqa: E402
 from reservoir_hw.networks import EsnWeights, draw_weights  # noqa: E402
 from reservoir_hw.networks.gated_weights import GatedWeights, draw_gated_weights  # noqa: E402
 
@@ -150,7 +150,7 @@ def test_the_threads_of_a_step_wait_for_each_other() -> None:
         now[102] = gated[102] = 1
         out, products = np.empty((30, 100)), np.empty(len(prepared.gates))
         code = compiled.activation_code("tanh", prepared.dtype)
-        with numba_threads(min(2, available_threads())):
+        with numba_threads(2):
             gated_kernels._dense_parallel(
                 prepared.gates, prepared.candidate, now, gated, products, u, out, code, None, parts
             )

@@ -9,6 +9,7 @@ pytest.importorskip("numba")
 
 from reservoir_hw.backends.simulated import population, reservoir
 from reservoir_hw.backends.simulated.delay_loop.delay_loop import DelayLoopConfig
+from reservoir_hw.backends.simulated.esn import cpu_loop
 from reservoir_hw.backends.simulated.esn.esn import EsnConfig
 from reservoir_hw.backends.simulated.gated.gated_esn import GatedEsnConfig
 from reservoir_hw.backends.simulated.population import Population, on_threads, run_population
@@ -56,6 +57,7 @@ def drive(*shape):
 def two_threads(monkeypatch):
     """As on a machine of two cores, whichever this one has, and however short the runs are."""
     monkeypatch.setattr(threads, "cores", lambda: 2)
+    monkeypatch.setattr(cpu_loop, "cores", lambda: 2)
     monkeypatch.setattr(population, "_THREADED", 0)
 
 

@@ -66,6 +66,7 @@ def threading_rule(request, monkeypatch):
     monkeypatch.setattr(kernels, "THREADED_DENSE", limit)
     monkeypatch.setattr(kernels, "_THREADED_SPARSE", limit)
     monkeypatch.setattr(kernels, "THREADED_BATCH", limit)
+    monkeypatch.setattr(kernels, "cores", lambda: 2)
 
 
 @pytest.mark.usefixtures("threading_rule")

@@ -30,15 +30,13 @@ ONE = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS
 
 SWEEP = """
 task: {kind: narma, train_steps: 4000, test_steps: 2000}
-reservoir: {kind: esn, nodes: 400, seed: 1}
-readout: {kind: ridge}
-vary: {reservoir.seed: [1, 2, 3]}
-sweep:
-  trials: 12
-  sampler: random
-  search:
-    reservoir.spectral_radius: {low: 0.5, high: 1.2}
-    readout.alpha: {low: 1.0e-6, high: 1.0, log: true}
+reservoir:
+  kind: esn
+  nodes: 400
+  vary: {seed: [1, 2, 3]}
+  search: {spectral_radius: {low: 0.5, high: 1.2}}
+readout: {kind: ridge, alpha: 1.0e-4}
+sweep: {trials: 12, sampler: random, metric: nrmse}
 """
 
 
@@ -199,7 +197,7 @@ def swept(processes: int, checkout: Path) -> float:
         for _ in range(processes)
     ]
     if sum(process.wait() for process in running):
-        raise SystemExit("a sweep has failed")
+        raise SystemExit(f"a sweep has failed, see {folder}")
     taken = time.perf_counter() - begin
     shutil.rmtree(folder)
     return taken

@@ -166,23 +166,25 @@ def side(case: str, checkout: Path, environment: dict[str, str]) -> Iterator[Cal
         process.kill()
 
 
-def measured(case: str, load: int, rounds: int, seconds: float, beside: Path | None) -> dict[str, float]:
-    """Medians of seconds by side, and of the ratios to one thread."""
+def measured(case: str, rounds: int, seconds: float, beside: Path | None) -> Iterator[tuple[int, dict[str, float]]]:
+    """For each number of busy processes the medians of seconds by side, and of the ratios to one thread."""
     places = {"as it is": (HERE, {}), "one thread": (HERE, ONE)}
     if beside is not None:
         places["beside"] = (beside, {})
-    found: dict[str, list[float]] = {name: [] for name in places}
     with ExitStack() as stack:
         sides = {name: stack.enter_context(side(case, *place)) for name, place in places.items()}
-        stack.enter_context(busy(load))
-        for number in range(rounds):
-            for name in list(sides) if number % 2 else reversed(sides):
-                found[name].append(sides[name](seconds))
-    medians = {name: statistics.median(taken) for name, taken in found.items()}
-    for name in places:
-        ratios = [here / one for here, one in zip(found[name], found["one thread"], strict=True)]
-        medians[f"{name} / one"] = statistics.median(ratios)
-    return medians
+        for load in (0, 1, 2):
+            found: dict[str, list[float]] = {name: [] for name in places}
+            with busy(load):
+                for number in range(rounds):
+                    for name in list(sides) if number % 2 else reversed(sides):
+                        found[name].append(sides[name](seconds))
+            row = {name: statistics.median(taken) for name, taken in found.items()}
+            for name in places:
+                if name != "one thread":
+                    ratios = [here / one for here, one in zip(found[name], found["one thread"], strict=True)]
+                    row[f"{name} / one thread"] = statistics.median(ratios)
+            yield load, row
 
 
 def swept(processes: int, checkout: Path) -> float:
@@ -218,8 +220,7 @@ def main() -> None:
     rounds, seconds = (5, 0.15) if given.quick else (15, 0.3)
     table: dict[str, dict[str, float]] = {}
     for case in (name for name in CASES if given.only in name):
-        for load in (0, 1, 2):
-            row = measured(case, load, rounds, seconds, given.beside)
+        for load, row in measured(case, rounds, seconds, given.beside):
             table[f"{case}, {load} busy"] = row
             print(
                 f"{case:32}{load} busy",

@@ -145,24 +145,22 @@ def side(case: str, checkout: Path, environment: dict[str, str]) -> Iterator[Cal
     command = [sys.executable, str(Path(__file__).resolve()), "--answer", case]
     own = {**os.environ, "PYTHONPATH": str(checkout), **environment}
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=own, text=True) as process:
-        assert process.stdin is not None
-        assert process.stdout is not None
-        if process.stdout.readline() != "ready\n":
+        to, back = process.stdin, process.stdout
+        assert to is not None
+        assert back is not None
+        if back.readline() != "ready\n":
             raise SystemExit(f"{case}: the process of a side has ended")
 
         def a_round(seconds: float) -> float:
-            process.stdin.write(f"{seconds}\n")
-            process.stdin.flush()
-            found = float(process.stdout.readline())
+            process.send_signal(signal.SIGCONT)
+            to.write(f"{seconds}\n")
+            to.flush()
+            found = float(back.readline())
             # What it left spinning is its own, not the next one's.
             process.send_signal(signal.SIGSTOP)
             return found
 
-        def woken(seconds: float) -> float:
-            process.send_signal(signal.SIGCONT)
-            return a_round(seconds)
-
-        yield woken
+        yield a_round
         process.kill()
 
 

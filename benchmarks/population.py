@@ -24,8 +24,8 @@ from pathlib import Path
 import numpy as np
 
 from reservoir_hw.backends.simulated.esn.esn import EsnConfig
-from reservoir_hw.backends.simulated.kernels.threads import available_threads, share_out
 from reservoir_hw.backends.simulated.population import run_population
+from reservoir_hw.core.threads import cores, share_out
 
 MEMBERS = 64
 SIZES = (10, 30, 100)
@@ -68,7 +68,7 @@ def states_case(nodes: int, steps: int, rounds: int) -> Row:
 
 def long_runs(nodes: int, steps: int) -> Callable[[], None]:
     """As many steps as a population has in all, as one run for each thread."""
-    threads = available_threads()
+    threads = cores()
     long = MEMBERS * steps // threads
     u = np.random.default_rng(0).uniform(-1, 1, (1, long, 1)).astype(np.float32)
     networks = [EsnConfig(kind="esn", nodes=nodes, inputs=1, seed=seed).build().open() for seed in range(threads)]
@@ -132,7 +132,7 @@ def main() -> int:
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write the rows as JSON")
     arguments = parser.parse_args()
     steps, rounds = (500, 7) if arguments.quick else (2000, 31)
-    print(f"{MEMBERS} networks, {available_threads()} threads; times in ms")
+    print(f"{MEMBERS} networks, {cores()} threads; times in ms")
     print(
         f"{'case':<20}{'in turn':>10}{'together':>12}{'ratio':>8}{'rounds':>16}{'machine':>10}{'processor':>11}   equal"
     )

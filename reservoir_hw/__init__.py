@@ -3,6 +3,7 @@
 from typing import TYPE_CHECKING
 
 from reservoir_hw.core.lazy import lazy_names
+from reservoir_hw.core.threads import wait_shortly
 
 if TYPE_CHECKING:
     from reservoir_hw.core.configuration import Config as Config
@@ -19,5 +20,7 @@ if TYPE_CHECKING:
     from reservoir_hw.readout import RidgeReadout as RidgeReadout
 
 __version__ = "0.1.0"
+
+wait_shortly()
 
 __getattr__, __dir__ = lazy_names(__name__)

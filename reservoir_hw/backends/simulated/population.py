@@ -14,7 +14,7 @@ from reservoir_hw.backends.simulated.engine_choice import have_numba
 from reservoir_hw.backends.simulated.engines import JointLoop, TorchEngine
 from reservoir_hw.backends.simulated.nonidealities.noise import LoopTerms
 from reservoir_hw.backends.simulated.reservoir import SimulatedReservoir
-from reservoir_hw.core import arrays
+from reservoir_hw.core import arrays, threads
 from reservoir_hw.core.arrays import Array
 from reservoir_hw.core.errors import ConfigurationError, ShapeError
 
@@ -96,7 +96,7 @@ class Population:
             _in_one_launch(drive, members, joint_loop)
         elif in_torch or shape[1] * shape[2] * shape[3] < _THREADED:
             # Torch has threads of its own.
-            _in_turn(drive, len(members))
+            threads.share_out(drive, range(len(members)), 1)
         else:
             on_threads(drive, len(members))
         if failures:
@@ -133,8 +133,8 @@ def _in_one_launch(drive: Callable[[int], None], members: Sequence[SimulatedRese
         finally:
             launches.leave()
 
-    with ThreadPoolExecutor(len(members), "population") as threads:
-        for done in [threads.submit(drive_and_leave, number) for number in range(len(members))]:
+    with ThreadPoolExecutor(len(members), "population") as pool:
+        for done in [pool.submit(drive_and_leave, number) for number in range(len(members))]:
             done.result()
 
 
@@ -187,19 +187,9 @@ def _stacked(tensors: Sequence[Any]) -> Any:
 def on_threads(work: Callable[[int], object], members: int) -> None:
     """Call `work` with the number of each member, on as many threads as this process may use.
 
-    The threads are those of the compiled loops; without numba the calls come in turn.
+    Without numba, whose loops release the interpreter, the calls come in turn.
     """
-    if not have_numba():
-        _in_turn(work, members)
-        return
-    from reservoir_hw.backends.simulated.kernels.threads import available_threads, share_out
-
-    share_out(work, range(members), available_threads())
-
-
-def _in_turn(work: Callable[[int], object], members: int) -> None:
-    for number in range(members):
-        work(number)
+    threads.share_out(work, range(members), threads.cores() if have_numba() else 1)
 
 
 def _check_members(members: Sequence[SimulatedReservoir]) -> None:

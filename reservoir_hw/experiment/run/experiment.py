@@ -15,6 +15,7 @@ from reservoir_hw.core.configuration import Document
 from reservoir_hw.core.errors import ConfigurationError, ReservoirError
 from reservoir_hw.core.reservoir_config import reservoir_section
 from reservoir_hw.core.store import StateStore
+from reservoir_hw.core.threads import blas_threads
 from reservoir_hw.experiment.configuration.document import load_document
 from reservoir_hw.experiment.configuration.experiment import (
     ExperimentConfig,
@@ -148,6 +149,7 @@ class Experiment:
         points = self._checked_points()
         return _costs([*_trained_baselines(points), *points])
 
+    @blas_threads(0)
     def run(
         self,
         progress: Progress | None = None,

@@ -8,6 +8,7 @@ import shutil
 import tarfile
 import tempfile
 import threading
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -17,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 from reservoir_hw.backends.layered import LayersConfig
 from reservoir_hw.core.errors import ConfigurationError, MissingExtra, ReservoirError
 from reservoir_hw.core.reservoir_config import ReservoirConfig
+from reservoir_hw.core.threads import share_cores
 from reservoir_hw.experiment.configuration.experiment import Point
 from reservoir_hw.experiment.run.experiment import Experiment
 from reservoir_hw.experiment.run.folder import begun_run_folder, new_run_folder, write_yaml
@@ -89,12 +91,13 @@ class Answer:
     problem: str = ""
 
 
-def run_point(resolved: Mapping[str, Any], name: str, number: int, attempt: str) -> Answer:
-    """Run a point, on a worker, in a folder that is removed afterwards."""
+def run_point(resolved: Mapping[str, Any], name: str, number: int, attempt: str, workers: Mapping[str, int]) -> Answer:
+    """Run a point, on a worker, in a folder that is removed afterwards; `workers` has their number on each host."""
     from distributed import get_worker
 
     # What was at work when a worker died may have been its end; what only waited there was not.
     get_worker().log_event(_TOPIC, attempt)
+    share_cores(workers[get_worker().ip])
     with _one_at_a_time, tempfile.TemporaryDirectory(prefix="reservoir_hw-") as folder:
         run = {**resolved["run"], "point": number, "folder": folder, "resume": None}
         try:
@@ -121,6 +124,7 @@ class _Queue:
     ) -> None:
         self._client, self._resolved, self._name, self._wanted = client, resolved, name, wanted
         self._folder, self._counter = folder, counter
+        self._workers = Counter(worker["host"] for worker in _workers_of(client))
         self._attempts = dict.fromkeys(wanted, 0)
         self._begun = dict.fromkeys(wanted, 0)
 
@@ -161,6 +165,7 @@ class _Queue:
             self._name,
             number,
             self._attempt(number),
+            self._workers,
             key=f"{self._folder.name}-{self._attempt(number)}",
             resources=self._wanted[number] or None,
             pure=False,
@@ -208,7 +213,7 @@ def _no_failures(dask_scheduler: Any = None) -> None:
 
 
 def _check_workers(client: Client, wanted: Mapping[int, dict[str, float]]) -> None:
-    workers = client.scheduler_info(n_workers=-1)["workers"].values()
+    workers = _workers_of(client)
     if not workers:
         raise ConfigurationError("the scheduler has no workers: start some, for instance `dask worker ADDRESS`")
     offered = {name for worker in workers for name in worker.get("resources", {})}
@@ -220,6 +225,10 @@ def _check_workers(client: Client, wanted: Mapping[int, dict[str, float]]) -> No
                 f"point {number} needs the device {missing[0]!r}, and no worker has it (resources: {there}); start one "
                 f"there with --resources '{missing[0]}=1'"
             )
+
+
+def _workers_of(client: Client) -> list[dict[str, Any]]:
+    return list(client.scheduler_info(n_workers=-1)["workers"].values())
 
 
 def _resources(point: Point) -> dict[str, float]:

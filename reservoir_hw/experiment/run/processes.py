@@ -12,6 +12,7 @@ from datetime import timedelta
 from typing import Any
 
 from reservoir_hw.core.errors import ConfigurationError, MissingExtra
+from reservoir_hw.core.threads import share_cores
 
 COMING_S = 120.0
 """How long processes wait for the others to start."""
@@ -121,6 +122,7 @@ def joined() -> Processes:
     except ImportError as error:
         raise MissingExtra(f"several processes need torch: pip install 'reservoir-hw[train]' ({error})") from error
     rank = int(os.environ["RANK"])
+    share_cores(int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
     try:
         # The store that torch makes its groups of processes by: there is no second address to agree on.
         store, *_ = next(rendezvous("env://", timeout=timedelta(seconds=COMING_S)))

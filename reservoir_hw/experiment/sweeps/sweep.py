@@ -6,6 +6,7 @@ import contextlib
 import logging
 import math
 import os
+import platform
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from importlib.util import find_spec
@@ -26,6 +27,7 @@ from reservoir_hw.core.errors import (
     ReservoirError,
     StateLost,
 )
+from reservoir_hw.core.threads import share_cores
 from reservoir_hw.experiment.configuration.document import load_document
 from reservoir_hw.experiment.configuration.experiment import drop_baselines
 from reservoir_hw.experiment.run.by_gradients import VALIDATION
@@ -222,6 +224,9 @@ class Sweep:
             running = sum(trial.running for trial in result.trials)
             if len(result.rows) + running >= self.config.trials:
                 return
+            share_cores(
+                1 + sum(trial.running and trial.worker.get("host") == platform.node() for trial in result.trials)
+            )
             best = "" if result.best is None else f", best {result.best.objective:.4g}"
             say = _progress_of_trial(progress, len(result.rows), self.config.trials, cost.device_steps, best)
             error = study.run_trial(

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from reservoir_hw.core.errors import ConfigurationError, MissingExtra
+from reservoir_hw.core.threads import quiet_session
 
 # In onnxruntime 1.16 it ends the process where it meets a sum whose axes are left out.
 _DISABLED_OPTIMIZERS = ["AttentionFusion"]
@@ -70,12 +71,8 @@ def session_of(
     """
     runtime = import_onnxruntime()
     options = runtime.SessionOptions()
-    options.intra_op_num_threads = threads
-    options.inter_op_num_threads = 1
     options.execution_mode = runtime.ExecutionMode.ORT_SEQUENTIAL
-    # Spinning threads would take processor time from the code that drives the reservoir.
-    options.add_session_config_entry("session.intra_op.allow_spinning", "0")
-    options.add_session_config_entry("session.inter_op.allow_spinning", "0")
+    quiet_session(options, threads)
     # What fails is raised, in one message.
     options.log_severity_level = 4
     if weights:

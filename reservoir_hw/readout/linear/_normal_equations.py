@@ -10,6 +10,7 @@ from typing import Any, Self, cast
 import numpy as np
 
 from reservoir_hw.core import arrays
+from reservoir_hw.core.threads import blas_threads
 from reservoir_hw.readout.linear._decomposition import Array, Design, Spectrum, rounding_level, times
 
 
@@ -29,7 +30,8 @@ class NormalEquations:
 
     def add(self, block: Any) -> None:
         """Take in rows (n, 1 + width); numpy hands block.T @ block to dsyrk, half the work of a product."""
-        product = block.T @ block
+        with blas_threads(block.shape[0] * block.shape[1] ** 2):
+            product = block.T @ block
         if self.rows:
             self._sums += product
         else:
@@ -121,7 +123,8 @@ class _System:
         return rounding_level(self.gram.shape[0], self.rows)
 
     def spectrum(self) -> Spectrum:
-        values, vectors = np.linalg.eigh(self.gram)
+        with blas_threads(4 * len(self.gram) ** 3):
+            values, vectors = np.linalg.eigh(self.gram)
         values = np.maximum(values, 0.0)
         projected = vectors.T @ self.cross
         resolved = values > self.level * values.max(initial=0.0)
@@ -154,8 +157,10 @@ class _System:
         if alpha < 2 * threshold:
             diagonal -= threshold
             try:
-                np.linalg.cholesky(matrix)
+                with blas_threads(len(matrix) ** 3):
+                    np.linalg.cholesky(matrix)
             except np.linalg.LinAlgError:
                 return None
             diagonal += threshold
-        return cast(Array, np.linalg.solve(matrix, self.cross))
+        with blas_threads(len(matrix) ** 3):
+            return cast(Array, np.linalg.solve(matrix, self.cross))

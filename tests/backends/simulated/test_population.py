@@ -9,10 +9,11 @@ pytest.importorskip("numba")
 
 from reservoir_hw.backends.simulated import population, reservoir
 from reservoir_hw.backends.simulated.delay_loop.delay_loop import DelayLoopConfig
+from reservoir_hw.backends.simulated.esn import cpu_loop
 from reservoir_hw.backends.simulated.esn.esn import EsnConfig
 from reservoir_hw.backends.simulated.gated.gated_esn import GatedEsnConfig
-from reservoir_hw.backends.simulated.kernels import threads
 from reservoir_hw.backends.simulated.population import Population, on_threads, run_population
+from reservoir_hw.core import threads
 from reservoir_hw.core.errors import ConfigurationError, DeviceFault, InputRangeError, NotOpen, ShapeError, StateLost
 
 NOISE = {"loop": {"noise": 0.01, "drift": 0.01}, "readout": {"noise": 0.01, "lost_samples": 0.02, "bits": 6}}
@@ -55,7 +56,8 @@ def drive(*shape):
 @pytest.fixture
 def two_threads(monkeypatch):
     """As on a machine of two cores, whichever this one has, and however short the runs are."""
-    monkeypatch.setattr(threads, "available_threads", lambda: 2)
+    monkeypatch.setattr(threads, "cores", lambda: 2)
+    monkeypatch.setattr(cpu_loop, "cores", lambda: 2)
     monkeypatch.setattr(population, "_THREADED", 0)
 
 

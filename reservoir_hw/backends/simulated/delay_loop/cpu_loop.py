@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from reservoir_hw.backends.simulated.delay_loop.physics import IKEDA, PAQUOT
 
 # numba by way of `compiled`, which says how to install it.
-from reservoir_hw.backends.simulated.kernels.compiled import EXACT, ORDERED, impaired_value, jit, numba
+from reservoir_hw.backends.simulated.kernels.compiled import EXACT, ORDERED, impaired_value, jit
 
 Array = NDArray[Any]
 
@@ -157,18 +157,3 @@ def sequence(
                 for i in range(count):
                     x[i] = decay * value + rise * z[i]
                     value = x[i]
-
-
-@jit(ORDERED, parallel=True)
-def sequences(
-    columns, bias, u, history, scratch, out, driven,
-    code, feedback_gain, input_gain, phase, exponent, decay, rise,
-    impaired, saturation, keep, gain, additive, lsb, limit,
-):  # fmt: skip
-    """Several sequences, each on one thread: (batch, time, ...)."""
-    for b in numba.prange(out.shape[0]):
-        sequence(
-            columns, bias, u[b], history[b], scratch[b], out[b], driven,
-            code, feedback_gain, input_gain, phase, exponent, decay, rise,
-            impaired, saturation, keep, gain, additive[b * impaired], lsb, limit,
-        )  # fmt: skip

@@ -14,6 +14,7 @@ from reservoir_hw.backends.simulated.nonidealities.noise import LoopTerms
 from reservoir_hw.core import arrays
 from reservoir_hw.core.errors import InputRangeError
 from reservoir_hw.core.signal import Mask, Quantiser
+from reservoir_hw.core.threads import cores, share_out, threads_here
 
 # Node updates under which a second thread costs more than it brings.
 _THREADED = 20_000
@@ -109,10 +110,9 @@ class NumbaLoopEngine(LoopEngine):
         count_clipped: Callable[[int], None],
     ) -> None:
         from reservoir_hw.backends.simulated.delay_loop import cpu_loop
-        from reservoir_hw.backends.simulated.kernels import threads as thread_pool
 
         super().__init__(dac, count_clipped)
-        self._kernels, self._threads = cpu_loop, thread_pool
+        self._kernels = cpu_loop
         self._dtype, self._delay = dtype, delay_nodes
         self._columns = np.ascontiguousarray(mask.matrix.T, dtype)
         self._bias = mask.bias.astype(dtype)
@@ -154,14 +154,13 @@ class NumbaLoopEngine(LoopEngine):
         fixed = (self._columns, self._bias)
         then = (self._dac is not None, *self._equation)
         terms = self._terms(loop)
-        if batch == 1:
-            more = (*terms[:4], terms[4][0], *terms[5:])
-            self._kernels.sequence(*fixed, u[0], history[0], scratch[0], out[0], *then, *more)
-        else:
-            # The same kernel whatever the number of steps, so that no bit depends on it.
-            threads = self._threads.available_threads() if out.size >= _THREADED else 1
-            with self._threads.numba_threads(min(threads, batch)):
-                self._kernels.sequences(*fixed, u, history, scratch, out, *then, *terms)
+
+        def drive(b: int) -> None:
+            self._kernels.sequence(
+                *fixed, u[b], history[b], scratch[b], out[b], *then, *terms[:4], terms[4][b * terms[0]], *terms[5:]
+            )
+
+        share_out(drive, range(batch), threads_here(cores()) if out.size >= _THREADED else 1)
         return out, _after(history, out)
 
     def _terms(self, loop: LoopTerms | None) -> tuple[Any, ...]:

@@ -21,18 +21,11 @@ from scipy.sparse import issparse
 from reservoir_hw.backends.simulated.engines import Activation
 from reservoir_hw.backends.simulated.kernels import compiled
 from reservoir_hw.backends.simulated.kernels.dense_batch import dense_batch
-from reservoir_hw.backends.simulated.kernels.dense_sequence import dense_parallel, dense_sequences, dense_serial
+from reservoir_hw.backends.simulated.kernels.dense_sequence import dense_parallel, dense_serial
 from reservoir_hw.backends.simulated.kernels.panels import panels_of
-from reservoir_hw.backends.simulated.kernels.threads import (
-    AdaptiveThreads,
-    available_threads,
-    numba_threads,
-    release_torch_threads,
-    share_out,
-    threads_here,
-)
 from reservoir_hw.backends.simulated.nonidealities.noise import LoopTerms
 from reservoir_hw.core.errors import ConfigurationError
+from reservoir_hw.core.threads import AdaptiveThreads, cores, share_out, threads_here
 from reservoir_hw.networks.random_matrices import Matrix
 from reservoir_hw.networks.weights import EsnWeights
 
@@ -47,9 +40,7 @@ _DENSE_BATCH = 4
 THREADED_DENSE = 200_000
 _THREADED_SPARSE = 20_000
 # Products of one run from which on it is worth waking a second thread (about 0.2 ms of work).
-_THREADED_BATCH = 8_000_000
-# And from which on it is worth 0.1 ms to have the core for it.
-_LONG_BATCH = 30_000_000
+THREADED_BATCH = 8_000_000
 # Elements of the input and state scratch of one chunk of a batched run.
 _CHUNK = 1 << 21
 
@@ -128,7 +119,6 @@ def prepare(
     stored = kind if storage is None else np.dtype(storage)
     if stored != kind and (kind, stored) != (np.float32, np.float16):
         raise ConfigurationError(f"weights of a {kind} network can be stored as {kind} or float16, not as {stored}")
-    available = available_threads()
     W = weights.recurrent()
     return PreparedWeights(
         nodes=weights.nodes,
@@ -141,7 +131,7 @@ def prepare(
         keep=(1.0 - weights.leak).astype(kind),
         gain=weights.leak.astype(kind),
         leaky=bool((weights.leak != 1.0).any()),
-        threads=available if threads is None else min(threads, available),
+        threads=cores() if threads is None else min(threads, cores()),
     )
 
 
@@ -198,7 +188,7 @@ def _run_dense(
     vectors[:, 0, :nodes] = state
     products = np.empty((batch, len(panels) * panels.shape[2]), prepared.dtype)
     common = (panels, vectors, products, u, out, *prepared.padded_leak, *equation[2:], loop)
-    _run_each(prepared, dense_serial, dense_parallel, dense_sequences, common, batch, steps)
+    _run_each(prepared, dense_serial, dense_parallel, common, batch * steps * panels.size, batch, steps)
 
 
 def _run_sparse(
@@ -206,30 +196,26 @@ def _run_sparse(
 ) -> None:
     batch, steps, _ = u.shape
     common = (*prepared.csr, prepared.input_rows, prepared.bias, state, u, out, *equation, loop)
-    kernels = (compiled.sparse_serial, compiled.sparse_parallel, compiled.sparse_sequences)
-    _run_each(prepared, *kernels, common, batch, steps)
+    work = batch * steps * prepared.W.nnz
+    _run_each(prepared, compiled.sparse_serial, compiled.sparse_parallel, common, work, batch, steps)
 
 
 def _run_each(
     prepared: PreparedWeights,
     serial: Callable[..., None],
     parallel: Callable[..., None],
-    sequences: Callable[..., None],
     common: tuple[Any, ...],
+    work: int,
     batch: int,
     steps: int,
 ) -> None:
-    """All steps of a few sequences: side by side on threads, or in turn, each on one thread or its steps on several."""
+    """All steps of a few sequences: side by side on threads, or of one, each step on several threads if it is large."""
     threads = threads_here(prepared.threads)
-    if batch > 1 and threads > 1:
-        with numba_threads(min(threads, batch)):
-            sequences(*common)
-        return
-    for b in range(batch):
-        if threads > 1 and prepared.step_is_threaded(1):
-            prepared.adaptive_threads(1).drive(partial(parallel, *common, b), steps, threads)
-        else:
-            serial(*common, b, 0, steps)
+    if batch == 1 and threads > 1 and prepared.step_is_threaded(1):
+        prepared.adaptive_threads(1).drive(partial(parallel, *common, 0), steps, threads)
+    else:
+        at_once = threads if work >= THREADED_BATCH else 1
+        share_out(lambda b: serial(*common, b, 0, steps), range(batch), at_once)
 
 
 def _run_dense_batch(
@@ -246,19 +232,17 @@ def _run_dense_batch(
     products = np.empty((rows, count * width), prepared.dtype)
     common = (panels, vectors, products, u, out, *equation, loop)
     products_of_all = panels.size * rows * steps
-    threads = threads_here(prepared.threads) if products_of_all >= _THREADED_BATCH else 1
-    if threads > 1 and products_of_all >= _LONG_BATCH:
-        release_torch_threads()
-    share_out(lambda part: dense_batch(*common, *part), _parts(batch, threads), threads)
+    share_out_sequences(partial(dense_batch, *common), batch, products_of_all, prepared.threads)
 
 
-def _parts(batch: int, threads: int) -> list[tuple[int, int]]:
-    """First and last sequences of the parts of a batch, in whole tiles."""
+def share_out_sequences(drive: Callable[[int, int], None], batch: int, products: int, threads: int) -> None:
+    """Call `drive(first, last)` for parts of a batch, in whole tiles; on threads if the products are enough in all."""
+    threads = threads_here(threads) if products >= THREADED_BATCH else 1
     tiles = -(-batch // compiled.ROWS)
     # More parts than threads: one that was kept waiting for its core leaves the rest to the others.
     parts = min(tiles, 2 * threads) if threads > 1 else 1
     cuts = [tiles * part // parts * compiled.ROWS for part in range(parts)]
-    return list(pairwise([*cuts, batch]))
+    share_out(lambda part: drive(*part), list(pairwise([*cuts, batch])), threads)
 
 
 def _run_sparse_batch(

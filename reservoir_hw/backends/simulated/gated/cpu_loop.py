@@ -8,6 +8,7 @@ and of the batch, never on the number of time steps: a run in one piece, in chun
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
@@ -19,21 +20,25 @@ from reservoir_hw.backends.simulated.esn.cpu_loop import (
     THREADED_DENSE,
     padded,
     padded_csr,
+    share_out_sequences,
 )
 from reservoir_hw.backends.simulated.kernels.compiled import (
     LANES,
     ORDERED,
+    ROWS,
     activate,
     activation_code,
     add_input,
     dense_rows,
     impair,
+    impair_nodes,
     jit,
     numba,
     sparse_rows,
 )
-from reservoir_hw.backends.simulated.kernels.threads import AdaptiveThreads, available_threads, threads_here
+from reservoir_hw.backends.simulated.kernels.panels import multiply_tile, panels_of
 from reservoir_hw.backends.simulated.nonidealities.noise import LoopTerms
+from reservoir_hw.core.threads import AdaptiveThreads, cores, threads_here
 from reservoir_hw.networks.gated_weights import GatedWeights
 from reservoir_hw.networks.weights import EsnWeights
 
@@ -55,6 +60,12 @@ class DenseWeights:
     candidate: Array
     threads: int
     adaptive: AdaptiveThreads = field(default_factory=AdaptiveThreads, repr=False)
+
+    @cached_property
+    def panels(self) -> tuple[Array, Array]:
+        """The gates and the candidate cut into panels, for products with several sequences at once."""
+        columns = self.nodes + self.inputs + 1
+        return panels_of(self.gates[:, :columns].T, self.dtype), panels_of(self.candidate[:, :columns].T, self.dtype)
 
     def drive(self, u: Array, state: Array, out: Array, code: int, loop: LoopTerms | None) -> None:
         """Fill `out` with the states and bring `state` up to date; `code` is that of the activation."""
@@ -105,7 +116,7 @@ def prepare(weights: GatedWeights, dtype: DTypeLike = np.float32) -> DenseWeight
         rows=rows,
         gates=np.concatenate([reset, update]),
         candidate=candidate,
-        threads=available_threads(),
+        threads=cores(),
     )
 
 
@@ -180,21 +191,16 @@ def _run_dense(prepared: DenseWeights, u: Array, state: Array, out: Array, code:
 
 
 def _run_batch(prepared: DenseWeights, u: Array, state: Array, out: Array, code: int, loop: LoopTerms | None) -> None:
-    batch, steps, inputs = u.shape
-    nodes, columns = prepared.nodes, prepared.nodes + inputs + 1
-    gates, candidate = prepared.gates[:, :columns].T, prepared.candidate[:nodes, :columns].T
-    now, gated = np.ones((2, batch, columns), prepared.dtype)
-    now[:, :nodes] = state
-    products = np.empty((batch, 2 * prepared.rows), prepared.dtype)
-    candidates = np.empty((batch, nodes), prepared.dtype)
-    for step in range(steps):
-        # The same shapes at every step: a product over several steps would round by their number.
-        now[:, nodes:-1] = gated[:, nodes:-1] = u[:, step]
-        np.matmul(now, gates, out=products)
-        _gate_batch(products, now, gated, nodes, code)
-        np.matmul(gated, candidate, out=candidates)
-        _state_batch(candidates, products, now, out[:, step], code, _part(loop, (slice(None), step)))
-    state[:] = now[:, :nodes]
+    batch, steps, _ = u.shape
+    nodes, rows = prepared.nodes, -(-batch // ROWS) * ROWS
+    # Rows of state, input and the 1 of the bias; the rows beyond the batch are multiplied in vain.
+    now, gated = np.zeros((2, rows, prepared.gates.shape[1]), prepared.dtype)
+    now[:batch, :nodes] = state
+    now[:, nodes + prepared.inputs] = gated[:, nodes + prepared.inputs] = 1
+    products = np.empty((rows, len(prepared.gates)), prepared.dtype)
+    drive = partial(_dense_batch, *prepared.panels, now, gated, products, u, out, code, loop)
+    share_out_sequences(drive, batch, 3 * nodes * now.size // 2 * steps, prepared.threads)
+    state[:] = out[:, -1]
 
 
 def _run_sparse(prepared: SparseWeights, u: Array, state: Array, out: Array, code: int, loop: LoopTerms | None) -> None:
@@ -285,24 +291,37 @@ def _dense_parallel(gates, candidate, now, gated, products, u, out, code, loop, 
 
 
 @jit(ORDERED)
-def _gate_batch(products, now, gated, nodes, code):
-    rows = products.shape[1] // 2
-    for b in range(products.shape[0]):
-        r = products[b, :nodes]
-        _sigmoid(code, r)
-        gated[b, :nodes] = r * now[b, :nodes]
-        _sigmoid(code, products[b, rows : rows + nodes])
+def _tiles(vectors, panels, products, first, last):
+    """products = vectors @ panels, for the sequences first..last; `first` is a multiple of `ROWS`."""
+    width = panels.shape[2]
+    for p in range(panels.shape[0]):
+        for b in range(first, last, ROWS):
+            multiply_tile(vectors[b : b + ROWS], panels[p], products[b : b + ROWS, p * width : (p + 1) * width])
 
 
 @jit(ORDERED)
-def _state_batch(candidates, products, now, out, code, loop):
-    rows, nodes = products.shape[1] // 2, candidates.shape[1]
-    for b in range(candidates.shape[0]):
-        x = candidates[b]
-        activate(code, x)
-        _update(products[b, rows : rows + nodes], now[b, :nodes], x, loop, b, 0, nodes)
-        now[b, :nodes] = x
-        out[b] = x
+def _dense_batch(gates, candidate, now, gated, products, u, out, code, loop, first, last):
+    """All steps of the sequences first..last of a batch on one thread; the layout is that of `dense_batch`."""
+    nodes, rows = out.shape[2], products.shape[1] // 2
+    for t in range(u.shape[1]):
+        for b in range(first, last):
+            _set_inputs(now[b], gated[b], nodes, u[b, t])
+        _tiles(now, gates, products, first, last)
+        for b in range(first, last):
+            r = products[b, :nodes]
+            _sigmoid(code, r)
+            for i in range(nodes):
+                gated[b, i] = r[i] * now[b, i]
+            _sigmoid(code, products[b, rows : rows + nodes])
+        # Over the reset gate, which is no more needed.
+        _tiles(gated, candidate, products, first, last)
+        for b in range(first, last):
+            x, before = products[b, :nodes], now[b, :nodes]
+            activate(code, x)
+            _update(products[b, rows : rows + nodes], before, x, None, t, 0, nodes)
+            impair_nodes(x, before, loop, b, t, 0)
+            before[:] = x
+            out[b, t] = x
 
 
 @jit(ORDERED)

@@ -295,15 +295,6 @@ def sparse_parallel(
             )  # fmt: skip
 
 
-@jit(ORDERED, parallel=True)
-def sparse_sequences(starts, columns, values, input_rows, bias, state, u, out, keep, gain, leaky, code, loop):
-    """All steps of several sequences, each on one thread."""
-    for b in numba.prange(u.shape[0]):
-        sparse_serial(
-            starts, columns, values, input_rows, bias, state, u, out, keep, gain, leaky, code, loop, b, 0, u.shape[1]
-        )
-
-
 @jit(ORDERED)
 def _sparse_batch_row(starts, columns, values, weights, offset, u, before, x, i):
     batch = x.shape[0]

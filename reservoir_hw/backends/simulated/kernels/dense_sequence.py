@@ -81,10 +81,3 @@ def dense_parallel(panels, vectors, products, u, out, keep, gain, leaky, code, l
         for part in numba.prange(parts):
             first, last = count * part // parts, count * (part + 1) // parts
             _some_panels(panels, now, following, products, out, keep, gain, leaky, code, loop, b, t, first, last)
-
-
-@jit(ORDERED, parallel=True)
-def dense_sequences(panels, vectors, products, u, out, keep, gain, leaky, code, loop):
-    """All steps of several sequences, each on one thread."""
-    for b in numba.prange(u.shape[0]):
-        dense_serial(panels, vectors, products, u, out, keep, gain, leaky, code, loop, b, 0, u.shape[1])

@@ -3,8 +3,6 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import threading
-import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import cache
@@ -19,8 +17,6 @@ from scipy.sparse import csr_array  # noqa: E402
 from reservoir_hw.backends.simulated.esn import cpu_loop as kernels  # noqa: E402
 from reservoir_hw.backends.simulated.esn.cpu_loop import prepare, run  # noqa: E402
 from reservoir_hw.backends.simulated.kernels import compiled, llvm_products, panels  # noqa: E402
-from reservoir_hw.backends.simulated.kernels import threads as kernel_threads  # noqa: E402
-from reservoir_hw.backends.simulated.kernels.threads import share_out  # noqa: E402
 from reservoir_hw.backends.simulated.nonidealities.rounding import to_float16  # noqa: E402
 from reservoir_hw.networks import EsnWeights, draw_weights  # noqa: E402
 
@@ -69,7 +65,8 @@ def threading_rule(request, monkeypatch):
     limit = 0 if request.param == "all threads" else 1 << 60
     monkeypatch.setattr(kernels, "THREADED_DENSE", limit)
     monkeypatch.setattr(kernels, "_THREADED_SPARSE", limit)
-    monkeypatch.setattr(kernels, "_THREADED_BATCH", limit)
+    monkeypatch.setattr(kernels, "THREADED_BATCH", limit)
+    monkeypatch.setattr(kernels, "cores", lambda: 2)
 
 
 @pytest.mark.usefixtures("threading_rule")
@@ -134,87 +131,12 @@ def test_batched_states_depend_neither_on_the_batch_nor_on_the_threads(monkeypat
     u = drive(21, 9, inputs, np.float32)
     whole = run(prepare(weights, storage=storage, threads=1), u, np.zeros((21, nodes), np.float32))
     np.testing.assert_allclose(whole, naive(weights, u, np.zeros((21, nodes))), rtol=0, atol=2e-6)
-    monkeypatch.setattr(kernels, "_THREADED_BATCH", 0)
+    monkeypatch.setattr(kernels, "THREADED_BATCH", 0)
     for batch in (1, 2, 4, 9, 21):
         # `threads=` is bounded by the cores of this machine, the division of a batch is not.
         prepared = replace(prepare(weights, storage=storage), threads=3)
         states = run(prepared, np.ascontiguousarray(u[-batch:]), np.zeros((batch, nodes), np.float32))
         np.testing.assert_array_equal(states, whole[-batch:])
-
-
-def test_an_error_in_one_thread_is_raised():
-    def fail_at_two(part):
-        if part == 2:
-            raise ValueError("part 2")
-
-    with pytest.raises(ValueError, match="part 2"):
-        share_out(fail_at_two, range(5), threads=3)
-    done = []
-    share_out(done.append, range(50), threads=4)
-    assert sorted(done) == list(range(50))
-    share_out(done.append, [], threads=4)
-
-
-def test_nobody_is_at_work_after_an_error():
-    main, begun, ended = threading.get_ident(), threading.Event(), []
-
-    def fail_here_and_work_there(part):
-        if threading.get_ident() != main:
-            begun.set()
-            time.sleep(0.2)
-            ended.append(part)
-        elif begun.wait(20):
-            raise ValueError("interrupted")
-
-    with pytest.raises(ValueError, match="interrupted"):
-        share_out(fail_here_and_work_there, range(50), threads=2)
-    assert len(ended) == 1
-
-
-def test_torch_goes_on_after_its_threads_were_let_go(monkeypatch):
-    torch = pytest.importorskip("torch")
-    monkeypatch.setattr(kernels, "_LONG_BATCH", 0)
-    monkeypatch.setattr(kernels, "_THREADED_BATCH", 0)
-    before = torch.get_num_threads()
-    torch.set_num_threads(3)
-    try:
-        prepared = replace(prepare(network(60, 2)), threads=2)
-        u, x = drive(16, 5, 2, np.float32), torch.arange(100_000.0)
-        expected, product = run(prepared, u, np.zeros((16, 60), np.float32)), x.tanh()
-        for _ in range(20):
-            np.testing.assert_array_equal(run(prepared, u, np.zeros((16, 60), np.float32)), expected)
-            assert torch.equal(x.tanh(), product)
-    finally:
-        torch.set_num_threads(before)
-
-
-LET_GO = """
-import os, time
-import torch
-from reservoir_hw.backends.simulated.kernels import threads as kernel_threads
-def threads(expected):
-    end = time.monotonic() + 10
-    while len(os.listdir("/proc/self/task")) != expected and time.monotonic() < end:
-        time.sleep(0.01)
-    return len(os.listdir("/proc/self/task"))
-torch.set_num_threads(2)
-alone = len(os.listdir("/proc/self/task"))
-torch.arange(1_000_000.0).tanh()
-assert threads(alone + 1) == alone + 1
-kernel_threads.release_torch_threads()
-assert threads(alone) == alone
-kernel_threads.release_torch_threads()
-# It stands on the inside of torch.
-libraries = kernel_threads._openmp()
-assert libraries, "the OpenMP of torch is not found"
-assert [library.omp_pause_resource_all(1) for library in libraries] == [0] * len(libraries)
-"""
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="threads cannot be counted")
-def test_the_threads_of_torch_are_let_go():
-    pytest.importorskip("torch")
-    subprocess.run([sys.executable, "-c", LET_GO], check=True, timeout=60)
 
 
 AS_MANY_AS_BEFORE = """
@@ -238,38 +160,6 @@ def test_torch_has_as_many_threads_as_before():
     pytest.importorskip("torch")
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "NUMBA_NUM_THREADS": "2"}
     subprocess.run([sys.executable, "-c", AS_MANY_AS_BEFORE], check=True, timeout=60, env=environment)
-
-
-RENAMED = """
-import ctypes, pathlib, shutil, sys
-import torch
-from reservoir_hw.backends.simulated.kernels import threads as kernel_threads
-(torchs,) = kernel_threads._openmp()
-renamed = str(shutil.copy(torchs._name, pathlib.Path(sys.argv[1]) / "libgomp-a34b3233.so.1.0.0"))
-ctypes.CDLL(renamed)
-kernel_threads._openmp.cache_clear()
-assert {library._name for library in kernel_threads._openmp()} == {torchs._name, renamed}
-kernel_threads.release_torch_threads()
-assert torch.ones(1_000_000).tanh().sum() > 0
-"""
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(sys.platform != "linux", reason="libraries are found in /proc")
-def test_wheels_may_rename_the_library_of_their_threads(tmp_path):
-    pytest.importorskip("torch")
-    subprocess.run([sys.executable, "-c", RENAMED, tmp_path], check=True, timeout=60)
-
-
-def test_they_are_let_go_before_a_long_batch(monkeypatch):
-    called = []
-    monkeypatch.setattr(kernels, "release_torch_threads", lambda: called.append(1))
-    prepared, u = prepare(network(60, 2)), drive(16, 5, 2, np.float32)
-    for threads, least, times in ((2, 10**9, 0), (1, 0, 0), (2, 0, 1)):
-        monkeypatch.setattr(kernels, "_THREADED_BATCH", 0)
-        monkeypatch.setattr(kernels, "_LONG_BATCH", least)
-        run(replace(prepared, threads=threads), u, np.zeros((16, 60), np.float32))
-        assert len(called) == times
 
 
 FORKED = """
@@ -385,15 +275,6 @@ def test_runs_in_several_python_threads(storage):
 
 
 # ---- what stands on the inside of a library: it works here, and there is a plain way where it does not --------------
-
-
-def test_states_are_the_same_where_no_such_library_is_found(monkeypatch):
-    monkeypatch.setattr(kernels, "_LONG_BATCH", 0)
-    monkeypatch.setattr(kernels, "_THREADED_BATCH", 0)
-    prepared, u = replace(prepare(network(60, 2)), threads=2), drive(16, 5, 2, np.float32)
-    expected = run(prepared, u, np.zeros((16, 60), np.float32))
-    monkeypatch.setattr(kernel_threads, "_openmp", list)
-    np.testing.assert_array_equal(run(prepared, u, np.zeros((16, 60), np.float32)), expected)
 
 
 @pytest.mark.parametrize(("stored", "dtype"), [("f4", "f4"), ("f8", "f8"), ("f2", "f4")])

@@ -16,13 +16,14 @@ from safetensors.numpy import save_file  # noqa: E402
 from scipy.sparse import csr_array  # noqa: E402
 
 from reservoir_hw import open_reservoir  # noqa: E402
+from reservoir_hw.backends.simulated.esn import cpu_loop as esn_kernels  # noqa: E402
 from reservoir_hw.backends.simulated.esn import torch_loop  # noqa: E402
 from reservoir_hw.backends.simulated.gated import cpu_loop as gated_kernels  # noqa: E402
 from reservoir_hw.backends.simulated.gated import torch_loop as gated_torch_loop  # noqa: E402
 from reservoir_hw.backends.simulated.gated.gated_esn import GatedEsn  # noqa: E402
 from reservoir_hw.backends.simulated.kernels import compiled  # noqa: E402
-from reservoir_hw.backends.simulated.kernels.threads import available_threads, numba_threads  # noqa: E402
 from reservoir_hw.core.errors import ConfigurationError, NotSupported, ShapeError  # noqa: E402
+from reservoir_hw.core.threads import numba_threads  # noqa: E402
 from reservoir_hw.networks import EsnWeights, draw_weights  # noqa: E402
 from reservoir_hw.networks.gated_weights import GatedWeights, draw_gated_weights  # noqa: E402
 
@@ -129,11 +130,15 @@ def test_one_piece_equals_chunks_equals_steps_bit_for_bit(
     np.testing.assert_array_equal(states(None), whole)
 
 
-def test_a_network_for_two_threads_is_cut_bit_for_bit_too() -> None:
-    u = inputs(1)
+@pytest.mark.parametrize("batch", [1, 9])
+def test_a_network_for_two_threads_is_cut_bit_for_bit_too(monkeypatch: pytest.MonkeyPatch, batch: int) -> None:
+    monkeypatch.setattr(gated_kernels, "cores", lambda: 2)
+    monkeypatch.setattr(esn_kernels, "THREADED_BATCH", 0)
+    u = inputs(batch)
     with open_gated(nodes=400) as gated:
+        gated.reset(batch)
         whole = np.asarray(gated.run(u))
-        gated.reset(1)
+        gated.reset(batch)
         steps = np.stack([np.asarray(gated.step(u[:, t])) for t in range(u.shape[1])], axis=1)
         np.testing.assert_array_equal(steps, whole)
         np.testing.assert_allclose(whole, reference(gated.weights, u)["x"], rtol=0, atol=1e-6)
@@ -150,7 +155,7 @@ def test_the_threads_of_a_step_wait_for_each_other() -> None:
         now[102] = gated[102] = 1
         out, products = np.empty((30, 100)), np.empty(len(prepared.gates))
         code = compiled.activation_code("tanh", prepared.dtype)
-        with numba_threads(min(2, available_threads())):
+        with numba_threads(2):
             gated_kernels._dense_parallel(
                 prepared.gates, prepared.candidate, now, gated, products, u, out, code, None, parts
             )

@@ -50,9 +50,12 @@ ROOMS = ("core", "backends", "drivers", "readout", "experiment", "measures")
 BUDGET_S = 60.0
 _COMPILED = re.compile(r"jit|intrinsic|overload|triton")
 _ERROR = re.compile(r"\w*(Error|Fault|Timeout|Extra|OutOfMemory|NotOpen|NotSupported|StateLost|Busy|Stopped)|warn")
-_PAIRS = "Add Sub,And Or,BitAnd BitOr,LShift RShift,Lt LtE,Gt GtE,Eq NotEq,Is IsNot,In NotIn,Mult Div"
-_SWAPS = [pair.split() for pair in _PAIRS.split(",")] + [["FloorDiv", "Mult"], ["Mod", "Mult"], ["Pow", "Mult"]]
-SWAPS = dict(_SWAPS) | {other: one for one, other in _SWAPS if other != "Mult"}
+_ONE, _OTHER = (
+    "Add And BitAnd LShift Lt Gt Eq Is In Mult".split(),
+    "Sub Or BitOr RShift LtE GtE NotEq IsNot NotIn Div".split(),
+)
+SWAPS = dict(zip(_ONE + _OTHER, _OTHER + _ONE, strict=True))
+SWAPS |= dict.fromkeys(("FloorDiv", "Mod", "Pow"), "Mult")
 _HIT = """import json, os
 _seen = set()
 def hit(number):

@@ -51,10 +51,10 @@ BUDGET_S = 60.0
 _COMPILED = re.compile(r"jit|intrinsic|overload|triton")
 _ERROR = re.compile(r"\w*(Error|Fault|Timeout|Extra|OutOfMemory|NotOpen|NotSupported|StateLost|Busy|Stopped)|warn")
 _ONE, _OTHER = (
-    "Add And BitAnd LShift Lt Gt Eq Is In Mult".split(),
-    "Sub Or BitOr RShift LtE GtE NotEq IsNot NotIn Div".split(),
+    ["Add", "And", "BitAnd", "LShift", "Lt", "Gt", "Eq", "Is", "In", "Mult"],
+    ["Sub", "Or", "BitOr", "RShift", "LtE", "GtE", "NotEq", "IsNot", "NotIn", "Div"],
 )
-SWAPS = dict(zip(_ONE + _OTHER, _OTHER + _ONE, strict=True))
+SWAPS: dict[str, str] = dict(zip(_ONE + _OTHER, _OTHER + _ONE, strict=True))
 SWAPS |= dict.fromkeys(("FloorDiv", "Mod", "Pow"), "Mult")
 _HIT = """import json, os
 _seen = set()

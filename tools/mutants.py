@@ -399,6 +399,8 @@ def main() -> None:
     parser.add_argument("--into", type=Path, help="the folder of this set of tests")
     parser.add_argument("--workers", type=int, default=2)
     given = parser.parse_args()
+    # A shell makes commands in the background deaf to it, and tests send it.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     if given.what == "draw":
         drawn = draw(given.seed, given.count)
         given.mutants.write_text(json.dumps(drawn, indent=1))

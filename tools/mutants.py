@@ -12,7 +12,7 @@ that two sets of tests are compared on one source. FOLDER lies outside of the re
   annotations and whatever lies outside of functions.
 - `cover`: runs the quick tests once in a copy in which a call stands before each place. `hits.jsonl` says which test
   ran which place, in any process. What runs while a test is set up counts for all tests of its file, as fixtures and
-  servers are shared. Tests that fail here twice are left out, and listed.
+  servers are shared. Tests that fail here twice are left out, and listed. It goes on where it was interrupted.
 - `run`: tests of the folder that mirrors the code come first, then quick files; 60 s of a processor for each mutant. A
   mutant is caught if a test fails with it, passes without it and fails with it again. A test that hangs has failed.
   `results.jsonl` gets one line a mutant: the command can be interrupted and started again.
@@ -231,7 +231,18 @@ def _left_out(into: Path) -> list[str]:
 def cover(mutants: list[Record], source: str, tests: Path, into: Path, workers: int) -> None:
     """Note in `hits.jsonl` which test runs which place, and in `tests.jsonl` how each test ended."""
     tree = into / "instrumented"
-    _copy(tree, source, tests)
+    if not tree.exists():
+        _copy(tree, source, tests)
+        _call(tree, mutants)
+    _pytest(tree, into / "tests.jsonl", {}, "-n", str(workers))
+    if failed := _left_out(into):
+        print(len(failed), "failed once:", *failed, sep="\n  ", flush=True)
+        _pytest(tree, into / "tests.jsonl", dict.fromkeys(failed, 60.0))
+        print("left out, as they failed again:", *_left_out(into), sep="\n  ")
+
+
+def _call(tree: Path, mutants: list[Record]) -> None:
+    """Put a call before the statement of each mutant."""
     for file in {mutant["file"] for mutant in mutants}:
         lines = (tree / file).read_text("utf-8").splitlines(keepends=True)
         here = [(mutant["statement"], number) for number, mutant in enumerate(mutants) if mutant["file"] == file]
@@ -239,14 +250,7 @@ def cover(mutants: list[Record], source: str, tests: Path, into: Path, workers: 
             indent = lines[line - 1][: -len(lines[line - 1].lstrip())]
             lines.insert(line - 1, f'{indent}__import__("mutants_hit").hit({number})\n')
         (tree / file).write_text("".join(lines), "utf-8")
-    (tree / "mutants_hit.py").write_text(_HIT.format(path=str(into / "hits.jsonl")), "utf-8")
-    for name in ("hits.jsonl", "tests.jsonl"):
-        (into / name).unlink(missing_ok=True)
-    _pytest(tree, into / "tests.jsonl", {}, "-n", str(workers))
-    if failed := _left_out(into):
-        print(len(failed), "failed once:", *failed, sep="\n  ", flush=True)
-        _pytest(tree, into / "tests.jsonl", dict.fromkeys(failed, 60.0))
-        print("left out, as they failed again:", *_left_out(into), sep="\n  ")
+    (tree / "mutants_hit.py").write_text(_HIT.format(path=str(tree.parent / "hits.jsonl")), "utf-8")
 
 
 def _chosen(mutant: Record, hits: set[str], seconds: dict[str, float]) -> dict[str, float]:
@@ -344,11 +348,14 @@ def pytest_collectstart(collector: pytest.Collector) -> None:
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Only the wanted tests, the best file first."""
+    """Only the wanted tests, the best file first; where all are wanted, those that have not ended yet."""
     if only := json.loads(Path(os.environ["MUTANTS_ONLY"]).read_text()):
         files = list(dict.fromkeys(test.partition("::")[0] for test in only))
         items[:] = [item for item in items if item.nodeid in only]
         items.sort(key=lambda item: files.index(item.nodeid.partition("::")[0]))
+    else:
+        ended = {record["test"] for record in _read(Path(os.environ["MUTANTS_NOTED"])) if record["ended"] != "hung"}
+        items[:] = [item for item in items if item.nodeid not in ended]
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

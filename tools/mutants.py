@@ -220,6 +220,8 @@ def _pytest(tree: Path, noted: Path, only: dict[str, float], *arguments: str) ->
             with suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
             process.wait()
+    if not only and process.returncode not in (0, 1, 5):
+        raise SystemExit(f"pytest was interrupted ({process.returncode}): start the command again, and it goes on")
     return {record["test"]: record["ended"] for record in _read(noted)[known:]}
 
 

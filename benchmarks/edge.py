@@ -33,8 +33,8 @@ from torch import Tensor
 from reservoir_hw.core.reservoir import Reservoir
 from reservoir_hw.core.spec import Identity, ReservoirSpec
 from reservoir_hw.readout import LAERC, AttentionReadout, ReservoirLayer, ReservoirLM, RidgeReadout, random_embedding
-from reservoir_hw.readout.edge._stages import SegmentStage
 from reservoir_hw.readout.edge.runner import EdgeRunner
+from reservoir_hw.readout.edge.sessions import SegmentStage
 from reservoir_hw.readout.export.exporter import export_model
 
 # Relative to the largest output where that is above 1.

@@ -34,7 +34,7 @@ from _ridge_case import ridge_case, ridge_line
 from scipy.sparse import csr_array
 
 from reservoir_hw.backends.simulated.esn import cpu_loop as kernels
-from reservoir_hw.backends.simulated.nonidealities.rounding import to_float16
+from reservoir_hw.backends.simulated.nonidealities.noise import to_float16
 from reservoir_hw.networks import EsnWeights, draw_weights
 
 try:

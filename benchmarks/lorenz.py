@@ -34,7 +34,7 @@ from reservoirpy.nodes import Reservoir as ReservoirpyReservoir
 from reservoirpy.nodes import Ridge as ReservoirpyRidge
 
 from reservoir_hw.backends.simulated.esn.esn import Esn
-from reservoir_hw.experiment.states.closed_loop import forecast
+from reservoir_hw.experiment.states.drive import forecast
 from reservoir_hw.networks import EsnWeights, draw_weights
 from reservoir_hw.readout.linear.ridge import RidgeReadout
 from reservoir_hw.tasks.lorenz import LYAPUNOV_EXPONENT, Lorenz

@@ -45,7 +45,7 @@ from torch import Tensor, nn
 from reservoir_hw import open_reservoir
 from reservoir_hw.backends.simulated.esn.esn import Esn
 from reservoir_hw.core.seeds import generator
-from reservoir_hw.networks.laerc_reservoirs import reservoir_configurations
+from reservoir_hw.networks.language_weights import reservoir_configurations
 from reservoir_hw.readout import LAERC, AttentionReadout, LinearReadout, ReservoirLayer, ReservoirLM, random_embedding
 from reservoir_hw.readout.training import HarvestedShards, TrainingOptions, train, train_on_states
 from reservoir_hw.readout.training.optimizer import make_optimizer

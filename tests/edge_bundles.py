@@ -16,7 +16,7 @@ from safetensors.numpy import save
 
 from reservoir_hw.core.seeds import generator
 from reservoir_hw.readout.edge.manifest import FORMAT, VERSION, WEIGHTS, Extent, Ranges, digest_of
-from reservoir_hw.readout.edge.spread import spread_of
+from reservoir_hw.readout.edge.verification import spread_of
 
 VOCABULARY, INPUTS, NODES = 7, 3, 5
 GRAPHS = ("graphs/segment_0.onnx", "graphs/segment_1.onnx")

@@ -9,9 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from reservoir_hw.emulators.bench import BenchConfig, VirtualBench
-from reservoir_hw.emulators.dialects import dialect_named
 from reservoir_hw.emulators.faults import FaultPlan
-from reservoir_hw.emulators.lab import virtual_lab
+from reservoir_hw.emulators.lab import dialect_named, virtual_lab
 from reservoir_hw.emulators.physics.devices import Ikeda
 
 QUIET = Ikeda(noise_v=0.0)

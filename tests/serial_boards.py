@@ -15,8 +15,8 @@ import pytest
 
 import reservoir_hw.hardware
 from reservoir_hw.core.configuration import Document, validate
-from reservoir_hw.emulators.board.emulated import emulated_board
 from reservoir_hw.emulators.board.faults import BoardFaultPlan
+from reservoir_hw.emulators.board.line import emulated_board
 
 FIRMWARE = Path(reservoir_hw.hardware.__file__).parent / "board_serial"
 STRICT = ("-std=c99", "-Wall", "-Wextra", "-Wpedantic", "-Werror")

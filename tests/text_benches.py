@@ -10,11 +10,10 @@ from typing import Any
 import numpy as np
 
 from reservoir_hw.core.configuration import Document, validate
-from reservoir_hw.emulators.board.emulated import emulated_text_board
+from reservoir_hw.emulators.bench import EventLog
 from reservoir_hw.emulators.board.faults import BoardFaultPlan
-from reservoir_hw.emulators.board.line import Line
+from reservoir_hw.emulators.board.line import Line, emulated_text_board
 from reservoir_hw.emulators.board.text import TextBoard
-from reservoir_hw.emulators.event_log import EventLog
 from reservoir_hw.emulators.faults import FaultPlan
 from reservoir_hw.emulators.physics.film import Film, FilmConfig
 from reservoir_hw.emulators.smu.bench import STEP_S, Clock

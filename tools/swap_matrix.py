@@ -29,9 +29,8 @@ from reservoir_hw.core.errors import ConfigurationError, ReservoirError
 from reservoir_hw.core.markdown import replace_tables, table
 from reservoir_hw.core.store import StateStore
 from reservoir_hw.experiment import Experiment
-from reservoir_hw.experiment.configuration.document import load_document
+from reservoir_hw.experiment.configuration.document import REFUSED, load_document
 from reservoir_hw.experiment.configuration.experiment import drop_baselines
-from reservoir_hw.experiment.configuration.swap import REFUSED
 from reservoir_hw.tasks.task import Task
 
 ROOT = Path(__file__).resolve().parent.parent

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from reservoir_hw import Experiment
-from reservoir_hw.tasks.channel_equalisation.task import decided
+from reservoir_hw.tasks.channel_equalisation import decided
 
 HERE = Path(__file__).resolve().parent
 

@@ -6,7 +6,7 @@ import sys
 
 import numpy as np
 
-from reservoir_hw.tasks.narma.task import Narma
+from reservoir_hw.tasks.narma import Narma
 
 
 def series() -> tuple[np.ndarray, np.ndarray]:

@@ -23,7 +23,7 @@ import numpy as np
 from scipy.optimize import least_squares
 
 from reservoir_hw.tasks.elman_grammar.grammar import DISTANCES, Productions, Skeleton, conditioned, skeletons
-from reservoir_hw.tasks.elman_grammar.published import VERB_SHARES
+from reservoir_hw.tasks.elman_grammar.report import VERB_SHARES
 
 MEAN_LENGTH = 6.37
 COMPLEX_SHARE = 0.75

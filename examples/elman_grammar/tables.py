@@ -17,7 +17,7 @@ import numpy as np
 from reservoir_hw.core.figure_style import colours, panels
 from reservoir_hw.core.markdown import replace_tables, spread, table
 from reservoir_hw.tasks.elman_grammar.grammar import DISTANCES
-from reservoir_hw.tasks.elman_grammar.published import AGREEMENT_ERROR
+from reservoir_hw.tasks.elman_grammar.report import AGREEMENT_ERROR
 
 HERE = Path(__file__).resolve().parent
 OVERALL = {"cosine": "cosine", "max_prediction": "max prediction", "auc": "AUC", "agreement": "verb agreement"}

@@ -15,7 +15,7 @@ import numpy as np
 
 from reservoir_hw.core.figure_style import colours, new_figure
 from reservoir_hw.core.markdown import interval, replace_tables, spread, table
-from reservoir_hw.tasks.trec.task import WIDTH
+from reservoir_hw.tasks.trec import WIDTH
 
 HERE = Path(__file__).resolve().parent
 MODELS = {"esn": "ESN", "gated": "Gated ESN", "leaky": "leaky ESN", "rz": "Gated ESN RZ", "gru": "GRU"}

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from typing import Annotated, Literal, Self
+from typing import Annotated, Literal, NoReturn, Self
 
 from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
 
+from reservoir_hw.core.channels import Channels
 from reservoir_hw.core.configuration import Document
 from reservoir_hw.core.errors import ConfigurationError
 from reservoir_hw.core.reservoir import Reservoir
@@ -106,8 +107,29 @@ class LaercReservoirsConfig(LayeredReservoirConfig):
                 "file, which says how many"
             )
         # Networks need scipy, which is not there where devices behind sockets are the layers.
-        from reservoir_hw.networks.laerc_reservoirs import reservoir_configurations
+        from reservoir_hw.networks.language_weights import reservoir_configurations
 
         own = {"nodes", "spectral_norm", "bias_scaling", "seed", "dtype", "gradients", "out_of_range"}
         drawn = reservoir_configurations(width, layers, **self.model_dump(include=own))
         return [parse_reservoir(Document.from_mapping(one, "reservoir")) for one in drawn]
+
+
+# ---- No reservoir: for models that bring their own recurrence (`readout: {kind: esn_lm}`).
+
+
+class NoReservoirConfig(ReservoirConfig):
+    """No reservoir: for readouts that have their own."""
+
+    is_computed = True
+
+    kind: Literal["none"]
+
+    def for_inputs(self, inputs: int | Channels) -> NoReturn:
+        """Raises `ConfigurationError`: who asks needs a reservoir."""
+        raise ConfigurationError(
+            f"kind none is no reservoir, and {Channels.of(inputs).count} inputs have nowhere to go: name one"
+        )
+
+    def build(self) -> NoReturn:
+        """Raises `ConfigurationError`."""
+        raise ConfigurationError("kind none is no reservoir: there is nothing to open")

@@ -18,10 +18,10 @@ from reservoir_hw.core import arrays, errors
 from reservoir_hw.core.channels import Channels
 from reservoir_hw.core.configuration import Config
 from reservoir_hw.core.errors import ConfigurationError, DeviceError, DeviceFault, ReservoirError, ShapeError, StateLost
+from reservoir_hw.core.locks import end_waits
 from reservoir_hw.core.reservoir import Reservoir
 from reservoir_hw.core.reservoir_config import AnyReservoirConfig, ReservoirConfig, build_reservoir
 from reservoir_hw.core.spec import Identity, ReservoirSpec
-from reservoir_hw.core.waiting import end_waits
 
 T = TypeVar("T")
 

@@ -23,8 +23,7 @@ from reservoir_hw.core.errors import (
 )
 from reservoir_hw.core.reservoir import Reservoir
 from reservoir_hw.core.reservoir_config import ReservoirConfig
-from reservoir_hw.core.reset import ResetPolicy
-from reservoir_hw.core.spec import DType, Identity, ReservoirSpec
+from reservoir_hw.core.spec import DType, Identity, ReservoirSpec, ResetPolicy
 from reservoir_hw.drivers.ports import resource_of_port
 
 

@@ -50,7 +50,7 @@ def _common(
         handler.addFilter(lambda record: record.levelno >= logging.WARNING or record.name.startswith("reservoir_hw"))
     if level == logging.WARNING:
         # Who has the device that one waits for is shown even if nobody asked for a log.
-        logging.getLogger("reservoir_hw.core.waiting").setLevel(logging.INFO)
+        logging.getLogger("reservoir_hw.core.locks").setLevel(logging.INFO)
 
 
 from reservoir_hw.cli import (  # noqa: E402

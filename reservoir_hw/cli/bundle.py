@@ -11,7 +11,7 @@ from reservoir_hw.cli.options import JsonOption
 from reservoir_hw.cli.show import print_facts, print_json, print_tables
 
 if TYPE_CHECKING:
-    from reservoir_hw.readout.edge.diff import Difference
+    from reservoir_hw.readout.edge.bundle import Difference
     from reservoir_hw.tasks.task import Table
 
 app = typer.Typer(
@@ -81,7 +81,7 @@ def diff(
     json: JsonOption = False,
 ) -> None:
     """Compare two bundles: settings, reservoirs, files and every weight; exit with 1 if they differ."""
-    from reservoir_hw.readout.edge import diff as differences
+    from reservoir_hw.readout.edge import bundle as differences
 
     found = differences.diff(a, b)
     if json:

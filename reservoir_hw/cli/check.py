@@ -23,9 +23,9 @@ def check(
     from reservoir_hw.core.configuration import ENVIRONMENT_PREFIX
     from reservoir_hw.core.reservoir_config import parse_reservoir
     from reservoir_hw.experiment.configuration.document import load_document
-    from reservoir_hw.experiment.run.device_memory import about_device_memory
     from reservoir_hw.experiment.run.experiment import Experiment
     from reservoir_hw.experiment.run.swapped import mask_text, points_text, swapped
+    from reservoir_hw.experiment.run.trainer import about_device_memory
     from reservoir_hw.experiment.sweeps.sweep import Sweep, describe
     from reservoir_hw.tasks.task import Table
 

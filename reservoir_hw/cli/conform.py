@@ -47,7 +47,7 @@ def conform(
         if error.name != "pytest":
             raise
         raise MissingExtra("the conformance suite needs pytest: pip install 'reservoir-hw[test]'") from error
-    from reservoir_hw.experiment.devices.reservoir_file import config_from_file
+    from reservoir_hw.experiment.devices.info import config_from_file
 
     before = None if baseline is None else read_baseline(baseline)
     if out is not None:

@@ -35,8 +35,7 @@ def info(
     It is driven for a few seconds with random inputs within its range, from rest, and left at rest; --no-drive
     only asks it. The same inputs are driven twice: of each node the range, the noise, and what casts doubt on it.
     """
-    from reservoir_hw.experiment.devices.info import look_at
-    from reservoir_hw.experiment.devices.reservoir_file import reservoir_from_file
+    from reservoir_hw.experiment.devices.info import look_at, reservoir_from_file
 
     with own_stdout(json):
         config, reservoir = reservoir_from_file(file, set=set_ or [], inputs=inputs)
@@ -66,8 +65,8 @@ def memory(
     It is driven 32 times from rest with random inputs, after unlike pasts; one that is deterministic 4 times. With the
     value go an interval and what would have been seen. `reservoir-hw conform` compares in the same way.
     """
+    from reservoir_hw.experiment.devices.info import reservoir_from_file
     from reservoir_hw.experiment.devices.memory import memory_of
-    from reservoir_hw.experiment.devices.reservoir_file import reservoir_from_file
 
     with own_stdout(json), progress_bar() as progress:
         _, reservoir = reservoir_from_file(file, set=set_ or [], inputs=inputs)
@@ -176,7 +175,7 @@ def reserve(
 
     Other users are told so, also clients of `serve`. Who has the device now keeps it until they close it.
     """
-    from reservoir_hw.core import reservations
+    from reservoir_hw.core import locks as reservations
 
     resources = _resources(file, inputs, set_)
     kept = reservations.reserve(resources, reservations.read_end(until), note)
@@ -196,7 +195,7 @@ def release(
 
     A served device that needs keys is given back by a restart of its server.
     """
-    from reservoir_hw.core import reservations
+    from reservoir_hw.core import locks as reservations
 
     if "://" in file:
         from reservoir_hw.drivers.zeromq import release_hung
@@ -211,7 +210,7 @@ def release(
 
 def _resources(file: Path, inputs: int | None, set_: list[str] | None) -> tuple[str, ...]:
     """What can be reserved of a device, or `ConfigurationError`."""
-    from reservoir_hw.experiment.devices.reservoir_file import reservoir_from_file
+    from reservoir_hw.experiment.devices.info import reservoir_from_file
 
     config, reservoir = reservoir_from_file(file, set=set_ or [], inputs=inputs)
     if not reservoir.resources:

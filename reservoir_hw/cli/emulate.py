@@ -17,9 +17,8 @@ from reservoir_hw.core.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from reservoir_hw.emulators.bench import BenchConfig, Cable
-    from reservoir_hw.emulators.dialects import Dialect
     from reservoir_hw.emulators.faults import FaultPlan
-    from reservoir_hw.emulators.lab import Lab
+    from reservoir_hw.emulators.lab import Dialect, Lab
     from reservoir_hw.emulators.physics.devices import Model
     from reservoir_hw.emulators.physics.film import FilmConfig
     from reservoir_hw.emulators.smu.bench import Clock
@@ -101,8 +100,7 @@ def bench(
         raise ConfigurationError("--clock is for --dialect smu")
     from reservoir_hw.core.files import replace_file
     from reservoir_hw.core.interrupts import StopOnSignals
-    from reservoir_hw.emulators.dialects import dialect_named
-    from reservoir_hw.emulators.lab import virtual_lab
+    from reservoir_hw.emulators.lab import dialect_named, virtual_lab
 
     spoken = dialect_named(dialect, generator)
     config = _bench_of(dut or "ikeda", spoken)
@@ -223,8 +221,8 @@ def board(
     from reservoir_hw.core.configuration import Document, validate
     from reservoir_hw.core.files import replace_file
     from reservoir_hw.core.interrupts import StopOnSignals
-    from reservoir_hw.emulators.board.emulated import emulated_board, emulated_text_board
     from reservoir_hw.emulators.board.faults import BoardFaultPlan
+    from reservoir_hw.emulators.board.line import emulated_board, emulated_text_board
 
     plan = None if faults is None else validate(BoardFaultPlan, Document.from_file(faults))
     with contextlib.ExitStack() as held:
@@ -279,7 +277,7 @@ def check(log: Annotated[Path, typer.Argument(metavar="LOG", help="What `emulate
 
     It is a `safe_check` for the section `hil:` of a reservoir: it does not ask the driver of the instruments.
     """
-    from reservoir_hw.emulators.event_log import outputs_on
+    from reservoir_hw.emulators.bench import outputs_on
 
     on = outputs_on(log)
     if on:
@@ -311,7 +309,7 @@ def _faults_of(path: Path | None) -> FaultPlan | None:
 
 def _reservoir_file(dialect: Dialect, lab: Lab, log: Path | None) -> str:
     """A reservoir that suits the device of this bench."""
-    from reservoir_hw.emulators.physics.behaviour import behaviour
+    from reservoir_hw.emulators.physics.devices import behaviour
 
     config = lab.bench.config
     answer, cable, device = _device_of(config)

@@ -5,14 +5,17 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import os
+import time
 from typing import Any
 
 import typer
 from typer.core import TyperGroup
 
 from reservoir_hw.core.interrupts import exit_code
+from reservoir_hw.core.provenance import as_plain
 
 log = logging.getLogger(__name__)
 
@@ -36,7 +39,7 @@ class CommandGroup(TyperGroup):
             raise
         except Exception as error:
             from reservoir_hw.core.errors import DeviceError, ReservoirError, StateLost, StreamStopped
-            from reservoir_hw.core.extras import missing_extra
+            from reservoir_hw.core.lazy import missing_extra
 
             if isinstance(error, DeviceError | StateLost):
                 steps = error.steps_done if isinstance(error, DeviceError) else 0
@@ -82,3 +85,26 @@ def _say(message: str, error: BaseException) -> None:
     who = "" if rank == "0" else f"process {rank}: "
     for line in (f"{who}{message}", *_notes(error)):
         typer.echo(line, err=True)
+
+
+# ---- Log records as JSON, one object on each line.
+
+
+_KNOWN = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
+
+
+class JsonLines(logging.Formatter):
+    """Time, level, logger and message, and what was given as `extra`."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """One line."""
+        line = {
+            "time": time.strftime("%Y-%m-%dT%H:%M:%S", time.localtime(record.created)) + f".{int(record.msecs):03d}",
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": record.getMessage(),
+            **{name: value for name, value in vars(record).items() if name not in _KNOWN},
+        }
+        if record.exc_info:
+            line["exception"] = self.formatException(record.exc_info)
+        return json.dumps(line, default=as_plain)

@@ -103,13 +103,13 @@ def serve(
         raise ConfigurationError("name what to serve, FILE, or a server to look at, --check ADDRESS")
     if junit is not None:
         raise ConfigurationError("--junit is what --check ADDRESS writes; without it nothing is looked at")
-    from reservoir_hw.experiment.devices.reservoir_file import reservoirs_from_file
+    from reservoir_hw.experiment.devices.info import reservoirs_from_file
 
     try:
         from reservoir_hw.drivers.zeromq import Allowed
         from reservoir_hw.drivers.zeromq.addresses import layer_address
         from reservoir_hw.serving import Server
-        from reservoir_hw.serving.several import run_together
+        from reservoir_hw.serving.server import run_together
     except ImportError as error:
         raise MissingExtra("serving needs pyzmq: pip install 'reservoir-hw[zmq]'") from error
     if (secret_key is None) != (clients is None):
@@ -219,7 +219,7 @@ def _check(address: str, control: str | None, junit: Path | None, *, as_json: bo
 
 def _log(*, as_json: bool) -> None:
     """Who comes and goes is shown even if nobody asked for a log."""
-    from reservoir_hw.cli.log_lines import JsonLines
+    from reservoir_hw.cli.errors import JsonLines
 
     root = logging.getLogger()
     if root.level == logging.WARNING:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from reservoir_hw.experiment.states.progress_bar import progress_bar as progress_bar
+from reservoir_hw.experiment.states.progress import progress_bar as progress_bar
 
 if TYPE_CHECKING:
     from reservoir_hw.experiment.run.result import InFolder

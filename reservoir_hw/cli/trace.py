@@ -134,7 +134,7 @@ def plot(
 ) -> None:
     """Draw inputs, node traces and an image of all states, and what the nodes have of past inputs."""
     from reservoir_hw.core.store import StateStore
-    from reservoir_hw.experiment.states.traces import figure
+    from reservoir_hw.experiment.states.traces import information as figure
 
     picture = figure.plot(StateStore.open(trace), dataset=data_set, sequence=sequence, start=start, steps=steps)
     try:

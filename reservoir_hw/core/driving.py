@@ -15,6 +15,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from reservoir_hw.core import arrays
+from reservoir_hw.core.channels import Inputs
 from reservoir_hw.core.errors import (
     ConfigurationError,
     DeviceError,
@@ -25,10 +26,8 @@ from reservoir_hw.core.errors import (
     ShapeError,
     StateLost,
 )
-from reservoir_hw.core.inputs import Inputs
-from reservoir_hw.core.reset import ResetByIdle, ResetPolicy
 from reservoir_hw.core.seeds import generator
-from reservoir_hw.core.spec import Counters, Latency, ReservoirSpec
+from reservoir_hw.core.spec import Counters, Latency, ReservoirSpec, ResetByIdle, ResetPolicy
 
 Ask = Callable[[Any], Any]
 """Gets native inputs (batch, time, inputs) and returns what the device answers in the place of states."""

@@ -10,15 +10,23 @@ import difflib
 import functools
 import hashlib
 import inspect
+import os
 import re
+import sys
 from collections.abc import Callable
 from importlib import import_module
 from typing import Annotated, Any
 
 from pydantic import AfterValidator
 
-from reservoir_hw.core.current_folder import look_in_current_folder
 from reservoir_hw.core.errors import ConfigurationError
+
+
+def look_in_current_folder() -> None:
+    """Let modules named in a configuration ("package.module:function") be found in the current folder."""
+    if os.getcwd() not in sys.path:
+        sys.path.insert(0, os.getcwd())
+
 
 FUNCTION = r"^[A-Za-z_][\w.]*:[A-Za-z_<][\w.<>]*(@[0-9a-f]{12}(\.\d+)?)?$"
 """What names a function."""

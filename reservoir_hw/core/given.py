@@ -17,7 +17,7 @@ import numpy as np
 
 from reservoir_hw.core.arrays import as_numpy
 from reservoir_hw.core.errors import ConfigurationError, ShapeError
-from reservoir_hw.core.frames import columns_of, is_array
+from reservoir_hw.core.series_format import columns_of, is_array
 
 PREFIX = "given:"
 

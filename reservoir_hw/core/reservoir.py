@@ -14,7 +14,7 @@ import numpy as np
 
 from reservoir_hw.core import arrays
 from reservoir_hw.core.arrays import Array
-from reservoir_hw.core.channels import Channels, about_mask, box_within, chosen_mask
+from reservoir_hw.core.channels import Channels, Inputs, OutOfRange, about_mask, box_within, chosen_mask
 from reservoir_hw.core.driving import Ask, Driving, Observer, reset_residual
 from reservoir_hw.core.errors import (
     ConfigurationError,
@@ -27,13 +27,11 @@ from reservoir_hw.core.errors import (
     StateLost,
     text_of,
 )
-from reservoir_hw.core.hostlock import HostLocks
-from reservoir_hw.core.inputs import Inputs, OutOfRange
 from reservoir_hw.core.interrupts import HeldInterrupts
 from reservoir_hw.core.knobs import Knob, Monitor, closed
-from reservoir_hw.core.reset import ResetByCommand, ResetPolicy
+from reservoir_hw.core.locks import HostLocks
 from reservoir_hw.core.signal import Mask, MaskConfig
-from reservoir_hw.core.spec import Counters, Latency, ReservoirSpec
+from reservoir_hw.core.spec import Counters, Latency, ReservoirSpec, ResetByCommand, ResetPolicy
 
 
 class Reservoir(ABC):

@@ -21,7 +21,7 @@ from dataclasses import asdict
 from filelock import Timeout
 
 from reservoir_hw.core.errors import DeviceFault, ReservoirError
-from reservoir_hw.core.hostlock import guard_lock
+from reservoir_hw.core.locks import guard_lock
 from reservoir_hw.drivers.commands.instrument import ConnectionConfig, Terminations, TextInstrument
 from reservoir_hw.drivers.visa.roles import SafeState
 

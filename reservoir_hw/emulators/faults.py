@@ -17,8 +17,8 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, PositiveFloat, PositiveInt
 
 from reservoir_hw.core.configuration import Config
-from reservoir_hw.emulators.scpi.errors import ScpiError
 from reservoir_hw.emulators.scpi.instrument import MessageDevice
+from reservoir_hw.emulators.scpi.messages import ScpiError
 
 Execute = Callable[[], bytes]
 

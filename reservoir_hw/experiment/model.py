@@ -20,14 +20,13 @@ import numpy as np
 from reservoir_hw.core import arrays, registry
 from reservoir_hw.core.configuration import Config, Document
 from reservoir_hw.core.errors import ConfigurationError, DeviceBusy, DeviceError, DeviceFault, NotOpen, ShapeError
-from reservoir_hw.core.frames import as_given, is_array, series_of, with_columns
 from reservoir_hw.core.given import Given, give, give_single, give_targets
 from reservoir_hw.core.reservoir import Reservoir
 from reservoir_hw.core.reservoir_config import ReservoirConfig, reservoir_config
-from reservoir_hw.core.series_format import SeriesFormat
+from reservoir_hw.core.series_format import SeriesFormat, as_given, is_array, series_of, with_columns
 from reservoir_hw.experiment.configuration.experiment import TrainingConfig
 from reservoir_hw.experiment.deploy.export import export_run
-from reservoir_hw.experiment.deploy.export_result import ExportResult
+from reservoir_hw.experiment.deploy.job import ExportResult
 from reservoir_hw.experiment.run.experiment import Experiment
 from reservoir_hw.experiment.run.open_device import SharedDevice, turn
 from reservoir_hw.experiment.run.result import Result

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any, Literal
 
 import numpy as np
 
-from reservoir_hw.measures._basis import StateBasis
+from reservoir_hw.core.errors import ConfigurationError, InputRangeError
+from reservoir_hw.core.validation import at_least
 from reservoir_hw.measures._blocks import Block, Recording
-from reservoir_hw.measures._statistics import chi2_quantile
+from reservoir_hw.measures._measured import Measured, batch_means, bounded, check_confidence, chi2_quantile, remark
+from reservoir_hw.measures._rank import StateBasis
 
 # Targets that are made and projected at once.
 _TARGETS = 512
@@ -156,3 +159,208 @@ def _excess(
         excess += e @ basis.leverage[block.rows]
         influence[:, block.rows] += (scale * (1 - fit.raw)) @ y - scale @ e
     return excess / fit.power
+
+
+# ---- Whether inputs are independent from step to step, which capacities presuppose.
+
+
+_LAGS = 100
+
+# A correlation of independent inputs is beyond this many standard errors once in a billion lags.
+_SUSPICIOUS = 6.0
+
+
+def strongest_correlation(recording: Recording, power: int = 1) -> tuple[int, float] | None:
+    """Lag and value of the largest autocorrelation of an input channel, or of its `power`.
+
+    None where all may be chance. Inputs whose squares are correlated (an amplitude that changes, a pause) are not
+    independent although they are not correlated.
+    """
+    worst: tuple[int, float] | None = None
+    for channel in np.moveaxis(recording.inputs**power, 2, 0):
+        moved = channel - channel.mean()
+        if (moved**2).mean() <= 1e-12 * (channel**2).mean():
+            # The squares of ±1.
+            continue
+        samples, steps = moved.size, moved.shape[1]
+        for lag in range(1, min(_LAGS, steps - 1) + 1):
+            value = float((moved[:, lag:] * moved[:, :-lag]).sum() / (moved**2).sum())
+            if abs(value) > max(_SUSPICIOUS / samples**0.5, abs(worst[1]) if worst else 0.0):
+                worst = lag, value
+    return worst
+
+
+def correlation_note(recording: Recording) -> str:
+    """A sentence for results on correlated inputs; empty for independent ones."""
+    found = strongest_correlation(recording)
+    if found is None:
+        return ""
+    lag, value = found
+    return (
+        f"The inputs are correlated over time ({value:.2f} at lag {lag}): different delays hold the same information, "
+        "and the sum counts it more than once."
+    )
+
+
+# ---- Polynomials that are orthonormal under the distribution of the inputs.
+
+
+Distribution = Literal["uniform", "normal", "empirical"]
+
+# How many standard errors a mean may be off before the inputs are not what they were said to be.
+
+
+def orthonormal(
+    inputs: np.ndarray, degree: int, distribution: Distribution, input_range: tuple[float, float] | None
+) -> np.ndarray:
+    """The polynomials of the degrees 0 ... `degree` at each input: (sequences, time) -> (degree + 1, sequences, time).
+
+    They follow p_(n+1) sqrt(b_(n+1)) = (x - a_n) p_n - sqrt(b_n) p_(n-1) (Gautschi 2004, theorem 1.29): Legendre
+    polynomials for inputs uniform in `input_range`, Hermite polynomials for normal ones, and for "empirical" those that
+    are orthonormal over the very values of `inputs` (the arbitrary polynomial chaos of Kubota et al. 2021).
+
+    Raises `InputRangeError` where the inputs are not so distributed, or take too few values for the degree.
+    """
+    if distribution == "empirical":
+        return _empirical(inputs, degree)
+    if distribution == "uniform":
+        low, high = input_range or (float(inputs.min()), float(inputs.max()))
+        if inputs.min() < low or inputs.max() > high:
+            raise InputRangeError(f"inputs lie outside the input_range [{low:g}, {high:g}] that was given")
+        x = (2 * inputs - low - high) / (high - low)
+        b = [1.0] + [n**2 / (4 * n**2 - 1) for n in range(1, degree + 1)]
+    elif distribution == "normal":
+        x = (inputs - inputs.mean()) / inputs.std()
+        b = [1.0] + [float(n) for n in range(1, degree + 1)]
+    else:
+        raise ConfigurationError(f"distribution is {distribution!r}; choose uniform, normal or empirical")
+    p = np.empty((degree + 1, *inputs.shape))
+    p[0] = 1.0
+    p[1] = x / b[1] ** 0.5
+    for n in range(1, degree):
+        p[n + 1] = (x * p[n] - b[n] ** 0.5 * p[n - 1]) / b[n + 1] ** 0.5
+    _check(p, distribution)
+    return p
+
+
+def _empirical(inputs: np.ndarray, degree: int) -> np.ndarray:
+    """The recurrence with coefficients from the sample itself (Stieltjes' procedure; Gautschi 2004, section 2.2.3)."""
+    x = (inputs - inputs.mean()) / inputs.std()
+    p = np.empty((degree + 1, *inputs.shape))
+    p[0] = 1.0
+    before, b = np.zeros_like(x), 0.0
+    for n in range(degree):
+        a = np.mean(x * p[n] ** 2)
+        p[n + 1] = (x - a) * p[n] - b * before
+        b = np.mean(p[n + 1] ** 2) ** 0.5
+        if b < 1e-6:
+            raise InputRangeError(
+                f"the inputs take too few different values for degree {n + 1}: a drive with k levels has polynomials "
+                "up to degree k - 1"
+            )
+        p[n + 1] /= b
+        before = p[n]
+    return p
+
+
+def _check(p: np.ndarray, distribution: Distribution) -> None:
+    """Raise unless means and products of the polynomials are what they are for such inputs, within their errors."""
+    flat = p.reshape(len(p), -1)
+    for n in range(1, len(flat)):
+        for m in range(n + 1):
+            product = flat[n] * flat[m]
+            off = abs(product.mean() - (n == m))
+            if off > _SUSPICIOUS * product.std() / flat.shape[1] ** 0.5 + 1e-9:
+                raise InputRangeError(
+                    f"the inputs are not {distribution}: their polynomials of degree {n} and {m} are off by {off:.2g}. "
+                    'Check input_range, or say distribution="empirical"'
+                )
+
+
+# ---- Linear memory capacity: how well past inputs can be read from the present states.
+
+
+# Capacity at the longest delay from which on longer ones are worth trying.
+_REMARKABLE = 0.01
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class MemoryCapacity(Measured):
+    """`value` is the sum of `capacities` over channels and delays.
+
+    `recall` (channels, max_delay + 1) is the squared correlation of the best linear readout with the input `delay`
+    steps ago, as it was measured; `threshold` is what chance exceeds with the probability `significance`, and
+    `capacities` what is left of `recall` above it, less the expected effect of fitting. `rank` is the upper bound.
+    """
+
+    recall: np.ndarray
+    threshold: np.ndarray
+    capacities: np.ndarray
+    rank: int
+    significance: float
+
+
+def memory_capacity(
+    inputs: Any,
+    states: Any,
+    *,
+    max_delay: int,
+    washout: int = 0,
+    significance: float = 1e-4,
+    tolerance: float | None = None,
+    confidence: float = 0.95,
+) -> MemoryCapacity:
+    """Linear memory capacity (Jaeger 2002, definition 1): Σ_k r²(u_(t-k), best readout of the states of step t).
+
+    Delays run from 0 to `max_delay`; the states of step t are the response after u_t was applied. Jaeger's sum begins
+    at delay 1: leave out `capacities[:, 0]` for that. With several input channels each has delays of its own. With
+    independent inputs the sum is at most the rank of the states, and so the number of nodes.
+
+    Parameters
+    ----------
+    inputs, states
+        (sequences, time, channels) and (sequences, time, nodes), or two axes for one sequence. Only slices are read of
+        the states, so they may lie on disk.
+    washout
+        First steps of each sequence that do not count.
+    significance
+        Probability with which a delay that is not remembered passes for remembered.
+    tolerance
+        Relative singular value below which a direction of the states is taken for rounding.
+
+    The interval is that of batch means of the influence of each step on the sum; what lies below the threshold or
+    beyond `max_delay` is not in it. Raises `ShapeError`, `InputRangeError` and `ConfigurationError`.
+    """
+    at_least(max_delay=(max_delay, 0))
+    check_confidence(confidence)
+    recording = Recording(inputs, states, max(washout, max_delay))
+    basis = StateBasis(recording, tolerance)
+    channels = recording.channels
+    delays = np.arange(max_delay + 1)
+    factors = np.ones((channels * len(delays), 1, 3), dtype=np.int64)
+    factors[:, 0, 1] = np.repeat(np.arange(channels), len(delays))
+    factors[:, 0, 2] = np.tile(delays, channels)
+    centred = np.moveaxis(recording.inputs - recording.inputs.mean(axis=(0, 1)), 2, 0)
+    targets = Targets(np.stack([np.ones_like(centred), centred]), factors)
+    found = capacities(recording, basis, targets, np.zeros(len(factors), dtype=np.int64), significance)
+    total = float(found.corrected.sum())
+    by_delay = (channels, len(delays))
+    interval = batch_means(found.influence[0]).interval(total, confidence)
+    notes = [_note(found.corrected.reshape(by_delay)), correlation_note(recording), remark(interval)]
+    return MemoryCapacity(
+        value=min(total, float(basis.rank)),
+        interval=bounded(interval, 0.0, basis.rank),
+        note=" ".join(filter(None, notes)),
+        recall=found.raw.reshape(by_delay),
+        threshold=found.threshold.reshape(by_delay),
+        capacities=found.corrected.reshape(by_delay),
+        rank=basis.rank,
+        significance=significance,
+    )
+
+
+def _note(found: np.ndarray) -> str:
+    note = f"{found[:, 0].sum():.3g} of it at delay 0."
+    if found[:, -1].max() > _REMARKABLE:
+        note += f" The longest delay, {found.shape[1] - 1}, is still remembered: a larger max_delay would find more."
+    return note

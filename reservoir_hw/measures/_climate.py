@@ -9,9 +9,7 @@ import numpy as np
 
 from reservoir_hw.core.errors import InputRangeError, ShapeError
 from reservoir_hw.core.statistics import jackknife_error
-from reservoir_hw.measures._arrays import checked
-from reservoir_hw.measures._measured import Measured
-from reservoir_hw.measures._statistics import check_confidence, t_interval
+from reservoir_hw.measures._measured import Measured, check_confidence, checked, t_interval
 
 FEWEST_SERIES = 4
 """Series that a climate needs of the loop, and of the true system."""

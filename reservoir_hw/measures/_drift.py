@@ -9,9 +9,14 @@ import numpy as np
 
 from reservoir_hw.core.errors import ConfigurationError, ShapeError
 from reservoir_hw.core.statistics import t_quantile
-from reservoir_hw.measures._arrays import checked, moving_nodes
-from reservoir_hw.measures._measured import Interval, Measured
-from reservoir_hw.measures._statistics import check_confidence, independent_pieces
+from reservoir_hw.measures._measured import (
+    Interval,
+    Measured,
+    check_confidence,
+    checked,
+    independent_pieces,
+    moving_nodes,
+)
 
 _SEGMENTS = 20
 

@@ -9,9 +9,7 @@ import numpy as np
 
 from reservoir_hw.core.errors import ConfigurationError, InputRangeError, ShapeError
 from reservoir_hw.core.statistics import t_quantile
-from reservoir_hw.measures._arrays import checked
-from reservoir_hw.measures._measured import Interval, Measured
-from reservoir_hw.measures._statistics import check_confidence
+from reservoir_hw.measures._measured import Interval, Measured, check_confidence, checked
 
 # The last half of the drive in pieces tells whether two responses still approach each other: how often chance may
 # say so of any pair, and the least share of their distance that they come closer by in half of these pieces.

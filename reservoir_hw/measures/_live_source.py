@@ -14,13 +14,17 @@ from reservoir_hw.core.reservoir import Reservoir
 from reservoir_hw.core.seeds import generator
 from reservoir_hw.core.spec import Counters
 from reservoir_hw.core.validation import at_least
-from reservoir_hw.measures._latency import latency_of
-from reservoir_hw.measures._lyapunov_exponent import LyapunovExponent, lyapunov_from_replicas, lyapunov_from_transition
-from reservoir_hw.measures._lyapunov_spectrum import LyapunovSpectrum, lyapunov_spectrum
-from reservoir_hw.measures._nodes import Nodes, nodes_of
+from reservoir_hw.measures._lyapunov import (
+    LyapunovExponent,
+    LyapunovSpectrum,
+    lyapunov_from_replicas,
+    lyapunov_from_transition,
+    lyapunov_spectrum,
+)
+from reservoir_hw.measures._measured import BATCHES
+from reservoir_hw.measures._nodes import Nodes, latency_of, nodes_of
 from reservoir_hw.measures._rank import Streams
 from reservoir_hw.measures._source import Source
-from reservoir_hw.measures._statistics import BATCHES
 
 _CHUNK = 4096
 _INITIAL_STATES = 16

@@ -9,15 +9,21 @@ from typing import Any
 import numpy as np
 
 from reservoir_hw.core.arrays import as_numpy
-from reservoir_hw.measures._arrays import checked, deviations
-from reservoir_hw.measures._basis import StateBasis
 from reservoir_hw.measures._blocks import Rows
-from reservoir_hw.measures._capacity import Capacities
-from reservoir_hw.measures._measured import Interval, Measured
-from reservoir_hw.measures._polynomials import Distribution
+from reservoir_hw.measures._capacity import Capacities, Distribution
+from reservoir_hw.measures._measured import (
+    Interval,
+    Measured,
+    batch_means,
+    bounded,
+    check_confidence,
+    checked,
+    deviations,
+    remark,
+)
 from reservoir_hw.measures._processing_capacity import ProcessingCapacity, with_details
+from reservoir_hw.measures._rank import StateBasis
 from reservoir_hw.measures._repeats import shared_power
-from reservoir_hw.measures._statistics import batch_means, bounded, check_confidence, remark
 
 # How many repetitions the forecast of an average looks at.
 _AVERAGED = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000)

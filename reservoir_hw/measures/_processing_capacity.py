@@ -11,13 +11,17 @@ from typing import Any
 import numpy as np
 
 from reservoir_hw.core.errors import ConfigurationError, InputRangeError
-from reservoir_hw.measures._basis import StateBasis
 from reservoir_hw.measures._blocks import Recording
-from reservoir_hw.measures._capacity import Capacities, Targets, capacities
-from reservoir_hw.measures._independence import strongest_correlation
-from reservoir_hw.measures._measured import Interval, Measured
-from reservoir_hw.measures._polynomials import Distribution, orthonormal
-from reservoir_hw.measures._statistics import batch_means, bounded, check_confidence, remark
+from reservoir_hw.measures._capacity import (
+    Capacities,
+    Distribution,
+    Targets,
+    capacities,
+    orthonormal,
+    strongest_correlation,
+)
+from reservoir_hw.measures._measured import Interval, Measured, batch_means, bounded, check_confidence, remark
+from reservoir_hw.measures._rank import StateBasis
 
 _MOST_TARGETS = 1_000_000
 

@@ -8,21 +8,17 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from reservoir_hw.core.figure_style import colours, new_figure, one_panel, panels, whole_numbers
+from reservoir_hw.measures._capacity import MemoryCapacity
 from reservoir_hw.measures._climate import Climate
-from reservoir_hw.measures._consistency import Consistency
-from reservoir_hw.measures._coverage import BEHAVIOURS, Coverage
 from reservoir_hw.measures._drift import Drift
 from reservoir_hw.measures._echo_state_index import EchoStateIndex
-from reservoir_hw.measures._effective_dimension import EffectiveDimension
-from reservoir_hw.measures._lyapunov_exponent import LyapunovExponent
-from reservoir_hw.measures._lyapunov_spectrum import LyapunovSpectrum
+from reservoir_hw.measures._lyapunov import LyapunovExponent, LyapunovSpectrum
 from reservoir_hw.measures._measured import Measured
-from reservoir_hw.measures._memory_capacity import MemoryCapacity
 from reservoir_hw.measures._noise_budget import NoiseBudget
-from reservoir_hw.measures._operating_map import OperatingMap
+from reservoir_hw.measures._operating_map import BEHAVIOURS, Coverage, OperatingMap
 from reservoir_hw.measures._processing_capacity import ProcessingCapacity
-from reservoir_hw.measures._rank import Rank
-from reservoir_hw.measures._signal_to_noise import SignalToNoise
+from reservoir_hw.measures._rank import EffectiveDimension, Rank
+from reservoir_hw.measures._repeats import Consistency, SignalToNoise
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

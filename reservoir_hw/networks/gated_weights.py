@@ -15,9 +15,8 @@ from safetensors.numpy import save_file
 
 from reservoir_hw.core.errors import ConfigurationError
 from reservoir_hw.core.files import write_safetensors
-from reservoir_hw.networks.drawing import draw_weights
 from reservoir_hw.networks.random_matrices import Distribution, FloatArray
-from reservoir_hw.networks.weights import EsnWeights, read_weights_file
+from reservoir_hw.networks.weights import EsnWeights, draw_weights, read_weights_file
 
 _HEADER = {"format": "reservoir_hw.gated_esn_weights", "version": "1"}
 

@@ -22,17 +22,14 @@ if TYPE_CHECKING:
     from reservoir_hw.networks.language_weights import sparse_esn_weights as sparse_esn_weights
     from reservoir_hw.readout.edge.runner import EdgeRunner as EdgeRunner
     from reservoir_hw.readout.export.exporter import export_model as export_model
-    from reservoir_hw.readout.linear.errors import IllConditionedWarning as IllConditionedWarning
-    from reservoir_hw.readout.linear.errors import NotSolved as NotSolved
+    from reservoir_hw.readout.linear.configuration import IllConditionedWarning as IllConditionedWarning
+    from reservoir_hw.readout.linear.configuration import NotSolved as NotSolved
     from reservoir_hw.readout.linear.online import LMSReadout as LMSReadout
     from reservoir_hw.readout.linear.online import RLSReadout as RLSReadout
     from reservoir_hw.readout.linear.ridge import RidgeReadout as RidgeReadout
     from reservoir_hw.readout.linear.training_chunks import Chunk as Chunk
     from reservoir_hw.readout.models.attention import AttentionReadout as AttentionReadout
     from reservoir_hw.readout.models.configuration import ReservoirModelConfig as ReservoirModelConfig
-    from reservoir_hw.readout.models.embeddings import OneHot as OneHot
-    from reservoir_hw.readout.models.embeddings import given_embedding as given_embedding
-    from reservoir_hw.readout.models.embeddings import random_embedding as random_embedding
     from reservoir_hw.readout.models.esn_language_model import EsnLM as EsnLM
     from reservoir_hw.readout.models.esn_language_model import dense_esn_lm as dense_esn_lm
     from reservoir_hw.readout.models.esn_language_model import sparse_esn_lm as sparse_esn_lm
@@ -43,7 +40,10 @@ if TYPE_CHECKING:
     from reservoir_hw.readout.models.gated import SettableCandidate as SettableCandidate
     from reservoir_hw.readout.models.gated import TrainedCandidate as TrainedCandidate
     from reservoir_hw.readout.models.laerc import LAERC as LAERC
+    from reservoir_hw.readout.models.language_model import OneHot as OneHot
     from reservoir_hw.readout.models.language_model import ReservoirLM as ReservoirLM
+    from reservoir_hw.readout.models.language_model import given_embedding as given_embedding
+    from reservoir_hw.readout.models.language_model import random_embedding as random_embedding
     from reservoir_hw.readout.models.published import load_published as load_published
     from reservoir_hw.readout.models.published import published_reservoirs as published_reservoirs
     from reservoir_hw.readout.models.reservoir_layer import ReservoirLayer as ReservoirLayer

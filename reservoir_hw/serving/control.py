@@ -9,15 +9,13 @@ from collections.abc import Callable, Hashable, Iterable, Mapping
 from typing import Any
 
 from reservoir_hw.core.errors import ProtocolError
-from reservoir_hw.core.reservations import reserved_for_another
-from reservoir_hw.drivers.error_codes import Code, Refusal
-from reservoir_hw.drivers.texts import printable
+from reservoir_hw.core.locks import reserved_for_another
+from reservoir_hw.drivers.error_codes import Code, Refusal, printable
 from reservoir_hw.drivers.zeromq.control import ON
 from reservoir_hw.drivers.zeromq.frames import VERSION, pack_control, unpack_control
 from reservoir_hw.drivers.zeromq.links import Gone, Message, Router
 from reservoir_hw.drivers.zeromq.security import Allowed
-from reservoir_hw.serving.few_lines import FewLines
-from reservoir_hw.serving.lease import Lease
+from reservoir_hw.serving.lease import FewLines, Lease
 from reservoir_hw.serving.watchdog import Watchdog
 
 log = logging.getLogger(__name__)

@@ -22,8 +22,7 @@ from reservoir_hw.core.errors import (
 )
 from reservoir_hw.core.reservoir import Reservoir
 from reservoir_hw.drivers.encodings import Encoding
-from reservoir_hw.drivers.error_codes import HARMLESS, Code, Refusal, code_of
-from reservoir_hw.drivers.texts import clipped, sendable
+from reservoir_hw.drivers.error_codes import HARMLESS, Code, Refusal, clipped, code_of, sendable
 from reservoir_hw.drivers.zeromq.frames import (
     ERROR,
     REPLY,
@@ -35,8 +34,7 @@ from reservoir_hw.drivers.zeromq.frames import (
     pack_map,
 )
 from reservoir_hw.drivers.zeromq.links import Gone, Router
-from reservoir_hw.serving.few_lines import FewLines
-from reservoir_hw.serving.lease import Lease, Work
+from reservoir_hw.serving.lease import FewLines, Lease, Work
 
 log = logging.getLogger(__name__)
 log.addFilter(FewLines())

@@ -11,8 +11,7 @@ from typing import Any
 import numpy as np
 
 from reservoir_hw.core.errors import DeviceError, Discontinuity, text_of
-from reservoir_hw.drivers.error_codes import Code, Refusal
-from reservoir_hw.drivers.texts import sendable
+from reservoir_hw.drivers.error_codes import Code, Refusal, sendable
 from reservoir_hw.drivers.zeromq.frames import Flag, Header, Operation, name_of
 from reservoir_hw.serving.data_socket import DataSocket
 from reservoir_hw.serving.lease import Work

@@ -10,8 +10,7 @@ from collections.abc import Callable
 from reservoir_hw.core.errors import NotSupported, text_of
 from reservoir_hw.core.reservoir import Reservoir
 from reservoir_hw.core.spec import ReservoirSpec
-from reservoir_hw.drivers.error_codes import Code, Refusal
-from reservoir_hw.drivers.texts import sendable
+from reservoir_hw.drivers.error_codes import Code, Refusal, sendable
 from reservoir_hw.drivers.zeromq.frames import name_of
 from reservoir_hw.serving.lease import Lease, Work
 

@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING
 from reservoir_hw.core.lazy import lazy_names
 
 if TYPE_CHECKING:
-    from reservoir_hw.tasks.channel_equalisation.task import ChannelEqualisation as ChannelEqualisation
-    from reservoir_hw.tasks.channel_equalisation.task import ChannelEqualisationConfig as ChannelEqualisationConfig
+    from reservoir_hw.tasks.channel_equalisation import ChannelEqualisation as ChannelEqualisation
+    from reservoir_hw.tasks.channel_equalisation import ChannelEqualisationConfig as ChannelEqualisationConfig
     from reservoir_hw.tasks.data.task import Data as Data
     from reservoir_hw.tasks.data.task import DataConfig as DataConfig
     from reservoir_hw.tasks.datasets import dataset as dataset
@@ -14,25 +14,25 @@ if TYPE_CHECKING:
     from reservoir_hw.tasks.elman_grammar.task import ElmanGrammarConfig as ElmanGrammarConfig
     from reservoir_hw.tasks.henon import Henon as Henon
     from reservoir_hw.tasks.henon import HenonConfig as HenonConfig
-    from reservoir_hw.tasks.japanese_vowels.task import JapaneseVowels as JapaneseVowels
-    from reservoir_hw.tasks.japanese_vowels.task import JapaneseVowelsConfig as JapaneseVowelsConfig
+    from reservoir_hw.tasks.japanese_vowels import JapaneseVowels as JapaneseVowels
+    from reservoir_hw.tasks.japanese_vowels import JapaneseVowelsConfig as JapaneseVowelsConfig
     from reservoir_hw.tasks.kuramoto_sivashinsky import KuramotoSivashinsky as KuramotoSivashinsky
     from reservoir_hw.tasks.kuramoto_sivashinsky import KuramotoSivashinskyConfig as KuramotoSivashinskyConfig
     from reservoir_hw.tasks.lorenz import Lorenz as Lorenz
     from reservoir_hw.tasks.lorenz import LorenzConfig as LorenzConfig
     from reservoir_hw.tasks.mackey_glass import MackeyGlass as MackeyGlass
     from reservoir_hw.tasks.mackey_glass import MackeyGlassConfig as MackeyGlassConfig
-    from reservoir_hw.tasks.memory_recall.task import MemoryRecall as MemoryRecall
-    from reservoir_hw.tasks.memory_recall.task import MemoryRecallConfig as MemoryRecallConfig
-    from reservoir_hw.tasks.narma.task import Narma as Narma
-    from reservoir_hw.tasks.narma.task import NarmaConfig as NarmaConfig
-    from reservoir_hw.tasks.parity.task import Parity as Parity
-    from reservoir_hw.tasks.parity.task import ParityConfig as ParityConfig
+    from reservoir_hw.tasks.memory_recall import MemoryRecall as MemoryRecall
+    from reservoir_hw.tasks.memory_recall import MemoryRecallConfig as MemoryRecallConfig
+    from reservoir_hw.tasks.narma import Narma as Narma
+    from reservoir_hw.tasks.narma import NarmaConfig as NarmaConfig
+    from reservoir_hw.tasks.parity import Parity as Parity
+    from reservoir_hw.tasks.parity import ParityConfig as ParityConfig
     from reservoir_hw.tasks.prediction.task import ClosedLoop as ClosedLoop
     from reservoir_hw.tasks.santa_fe import SantaFe as SantaFe
     from reservoir_hw.tasks.santa_fe import SantaFeConfig as SantaFeConfig
-    from reservoir_hw.tasks.sine_square.task import SineSquare as SineSquare
-    from reservoir_hw.tasks.sine_square.task import SineSquareConfig as SineSquareConfig
+    from reservoir_hw.tasks.sine_square import SineSquare as SineSquare
+    from reservoir_hw.tasks.sine_square import SineSquareConfig as SineSquareConfig
     from reservoir_hw.tasks.task import Evaluation as Evaluation
     from reservoir_hw.tasks.task import Row as Row
     from reservoir_hw.tasks.task import Split as Split
@@ -41,10 +41,10 @@ if TYPE_CHECKING:
     from reservoir_hw.tasks.task import TaskConfig as TaskConfig
     from reservoir_hw.tasks.text.task import Text as Text
     from reservoir_hw.tasks.text.task import TextConfig as TextConfig
-    from reservoir_hw.tasks.trace.task import Trace as Trace
-    from reservoir_hw.tasks.trace.task import TraceConfig as TraceConfig
-    from reservoir_hw.tasks.trec.task import Trec as Trec
-    from reservoir_hw.tasks.trec.task import TrecConfig as TrecConfig
+    from reservoir_hw.tasks.trace import Trace as Trace
+    from reservoir_hw.tasks.trace import TraceConfig as TraceConfig
+    from reservoir_hw.tasks.trec import Trec as Trec
+    from reservoir_hw.tasks.trec import TrecConfig as TrecConfig
     from reservoir_hw.tasks.validation import Validation as Validation
     from reservoir_hw.tasks.validation import ValidationConfig as ValidationConfig
 

@@ -10,9 +10,8 @@ from typing import Any, Self
 
 import numpy as np
 
-from reservoir_hw.core.actions import perform
 from reservoir_hw.core.errors import DeviceError
-from reservoir_hw.core.hil import Action, HilConfig
+from reservoir_hw.core.hil import Action, HilConfig, perform
 from reservoir_hw.core.reservoir import Reservoir
 from reservoir_hw.core.reservoir_config import ReservoirConfig, build_reservoir
 from reservoir_hw.core.seeds import generator
@@ -26,9 +25,8 @@ from reservoir_hw.measures.comparison import (
     compare,
     spread_of,
 )
-from reservoir_hw.testing.outcomes import Statement, failed, inconclusive, not_offered
-from reservoir_hw.testing.plan import Plan
-from reservoir_hw.testing.recovery import recover
+from reservoir_hw.testing.plan import Plan, Statement, failed, inconclusive, not_offered
+from reservoir_hw.testing.prerequisites import recover
 
 MARGIN = 0.1
 """Part of the range at each end that is kept for the group `range`."""

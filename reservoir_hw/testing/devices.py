@@ -21,9 +21,9 @@ from reservoir_hw.core.reservoir_config import ReservoirConfig, build_reservoir
 from reservoir_hw.core.signal import MaskConfig
 from reservoir_hw.core.spec import ReservoirSpec
 from reservoir_hw.core.store import StateStore
-from reservoir_hw.experiment.devices.reservoir_file import config_from_file
+from reservoir_hw.experiment.devices.info import config_from_file
 from reservoir_hw.experiment.states.record import Recorder
-from reservoir_hw.testing.recovery import recover
+from reservoir_hw.testing.prerequisites import recover
 from reservoir_hw.testing.session import SuiteRun
 
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from reservoir_hw.core.figure_style import colours, one_panel
 from reservoir_hw.measures.comparison import WORTH_SEEING
-from reservoir_hw.testing.outcomes import Statement
+from reservoir_hw.testing.plan import Statement
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -18,7 +18,7 @@ import numpy as np
 
 from reservoir_hw.core.errors import ReservoirError
 from reservoir_hw.core.reservoir_config import ReservoirConfig, build_reservoir
-from reservoir_hw.testing.outcomes import unverified
+from reservoir_hw.testing.plan import unverified
 
 DRIVING = "driving"
 _NOT_STARTED = "not started: "

@@ -90,7 +90,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def _show_waits(config: pytest.Config) -> None:
     """Waiting as long as the option says; who has the device is shown at once, and not when the test has failed."""
-    log, handler = logging.getLogger("reservoir_hw.core.waiting"), _ToTerminal(config)
+    log, handler = logging.getLogger("reservoir_hw.core.locks"), _ToTerminal(config)
     level, wait_s = log.level, os.environ.get(_WAIT)
 
     def put_back() -> None:

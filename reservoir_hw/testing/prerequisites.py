@@ -5,9 +5,10 @@ from __future__ import annotations
 import shlex
 import shutil
 
-from reservoir_hw.core.errors import ConfigurationError
+from reservoir_hw.core.errors import ConfigurationError, DeviceFault
 from reservoir_hw.core.functions import import_function
-from reservoir_hw.core.hil import HilConfig
+from reservoir_hw.core.hil import HilConfig, call, run
+from reservoir_hw.core.reservoir_config import ReservoirConfig
 from reservoir_hw.core.spec import ReservoirSpec
 from reservoir_hw.testing import golden
 
@@ -38,3 +39,24 @@ def check(hil: HilConfig, spec: ReservoirSpec) -> int:
     except ConfigurationError as error:
         raise ConfigurationError(f"hil.golden: {error}") from error
     return len(trace.inputs)
+
+
+# ---- What is done to bring a device back after a fault.
+
+
+def recover(config: ReservoirConfig) -> None:
+    """Do what `hil.recover` names, if it names something.
+
+    A function that returns anything but False has done it. Raises as `perform` does, and `DeviceFault` where it was
+    not done.
+    """
+    hil = config.hil
+    if hil is None or hil.recover is None:
+        return
+    if isinstance(hil.recover, str):
+        done, said = call(hil.recover, config) is not False, f"{hil.recover} returned False"
+    else:
+        status, said = run(list(hil.recover), hil.folder, hil.timeout_s)
+        done = status == 0
+    if not done:
+        raise DeviceFault(f"the device was not recovered: {said} (hil: recover:)")

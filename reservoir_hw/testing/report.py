@@ -20,7 +20,7 @@ from reservoir_hw.core.files import replace_file
 from reservoir_hw.experiment.run.report import have_report_extra
 from reservoir_hw.measures.comparison import ALPHA, FALSE_ALARMS, WORTH_SEEING
 from reservoir_hw.tasks.task import Table
-from reservoir_hw.testing.outcomes import OUTCOMES, Statement
+from reservoir_hw.testing.plan import OUTCOMES, Statement
 from reservoir_hw.testing.session import SuiteRun
 
 if TYPE_CHECKING:

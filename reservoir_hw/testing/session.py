@@ -14,8 +14,7 @@ from reservoir_hw.core.hil import GROUPS, Group
 from reservoir_hw.core.reservoir_config import ReservoirConfig
 from reservoir_hw.testing import prerequisites
 from reservoir_hw.testing.bench import Bench
-from reservoir_hw.testing.outcomes import Statement, inconclusive
-from reservoir_hw.testing.plan import STEPS, DeviceSteps, Plan, fit, least_steps
+from reservoir_hw.testing.plan import STEPS, DeviceSteps, Plan, Statement, fit, inconclusive, least_steps
 
 BUDGET = 20_000
 """Device steps of a run, unless somebody says otherwise."""

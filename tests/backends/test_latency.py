@@ -10,7 +10,7 @@ import pytest
 from reservoir_hw.core.errors import ConfigurationError, DeviceError, NotSupported, StateLost
 from reservoir_hw.core.reservoir import Reservoir
 from reservoir_hw.core.reservoir_config import open_reservoir, reservoir_config
-from reservoir_hw.experiment.states.closed_loop import forecast
+from reservoir_hw.experiment.states.drive import forecast
 from tests import lab_devices
 from tests.served import ipc_address, served
 

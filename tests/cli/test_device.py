@@ -31,9 +31,8 @@ from reservoir_hw.core.configuration import Document, validate
 from reservoir_hw.core.reservoir_config import open_reservoir
 from reservoir_hw.core.spec import Identity
 from reservoir_hw.drivers.zeromq.security import read_pair, read_public
-from reservoir_hw.emulators.board.emulated import emulated_board
-from reservoir_hw.emulators.dialects import DIALECTS
-from reservoir_hw.emulators.lab import virtual_lab
+from reservoir_hw.emulators.board.line import emulated_board
+from reservoir_hw.emulators.lab import DIALECTS, virtual_lab
 from reservoir_hw.experiment.devices.info import look_at
 
 app = typer.Typer(cls=CommandGroup, pretty_exceptions_enable=False)

@@ -15,8 +15,7 @@ from serial_host import DETACH, STATUS, Host
 from reservoir_hw import open_reservoir
 from reservoir_hw.backends.visa.reservoir import VisaConfig
 from reservoir_hw.core.configuration import Document, validate
-from reservoir_hw.drivers.visa.keysight_33500 import Keysight33500Config
-from reservoir_hw.drivers.visa.keysight_infiniivision import KeysightInfiniiVisionConfig
+from reservoir_hw.drivers.visa.keysight import Keysight33500Config, KeysightInfiniiVisionConfig
 from reservoir_hw.drivers.visa.roles import Trigger
 
 EMULATE = [sys.executable, "-m", "reservoir_hw.cli", "emulate"]

@@ -12,7 +12,7 @@ import time
 import pytest
 
 from reservoir_hw.cli.show import print_facts, print_tables
-from reservoir_hw.experiment.states import progress_bar as bars
+from reservoir_hw.experiment.states import progress as bars
 from reservoir_hw.tasks.task import Table
 
 REMARK = "Seen from 16 initial states: one that more than 17 % of all lead to would have been found."
@@ -70,7 +70,7 @@ def test_a_bar_at_80_columns_shows_everything() -> None:
     what = "trial 12 of 60, best 0.4347: ESN(200) [reservoir.nodes=200, task.dataset=1]: step 1,000 of 5,000: loss 2.3"
     script = f"""
 import time
-from reservoir_hw.experiment.states.progress_bar import progress_bar
+from reservoir_hw.experiment.states.progress import progress_bar
 with progress_bar() as bar:
     for done in range(20):
         bar({what!r}, 1000 + done, 10_000_000)

@@ -21,11 +21,10 @@ from reservoir_hw.core.reservoir import Reservoir
 from reservoir_hw.core.reservoir_config import build_reservoir, parse_reservoir
 from reservoir_hw.core.signal import Mask
 from reservoir_hw.core.spec import Continuity
-from reservoir_hw.emulators.bench import BenchConfig
+from reservoir_hw.emulators.bench import BenchConfig, EventLog
 from reservoir_hw.emulators.board.board import Board, Code, DeviceProblem
 from reservoir_hw.emulators.board.faults import BoardFaultPlan, Faults
 from reservoir_hw.emulators.board.line import Line
-from reservoir_hw.emulators.event_log import EventLog
 from reservoir_hw.emulators.faults import Disconnect, FaultPlan
 from reservoir_hw.emulators.physics.devices import Linear
 from reservoir_hw.emulators.virtual_nodes import SCALE, VirtualNodes

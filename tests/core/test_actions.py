@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from reservoir_hw.core.actions import perform
 from reservoir_hw.core.configuration import Document
 from reservoir_hw.core.errors import ConfigurationError, DeviceBusy, DeviceFault
+from reservoir_hw.core.hil import perform
 from reservoir_hw.core.reservoir_config import ReservoirConfig, parse_reservoir
-from reservoir_hw.testing.recovery import recover
+from reservoir_hw.testing.prerequisites import recover
 
 BENCH = """\
 from reservoir_hw.core.errors import DeviceBusy

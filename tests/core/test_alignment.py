@@ -10,9 +10,8 @@ import pytest
 from reservoir_hw.core.errors import DeviceFault
 from reservoir_hw.core.signal import Template, align, marker
 from reservoir_hw.emulators.bench import Acquisition, BenchConfig, Cable, OutputSettings, VirtualBench, Waveform
-from reservoir_hw.emulators.physics.converter import to_codes
 from reservoir_hw.emulators.physics.devices import Linear
-from reservoir_hw.emulators.physics.signals import Interpolation
+from reservoir_hw.emulators.physics.signals import Interpolation, to_codes
 
 RATE_HZ, POINTS = 1e6, 10
 THETA_S = POINTS / RATE_HZ

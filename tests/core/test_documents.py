@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from reservoir_hw.core.documents import Documents, joined
+from reservoir_hw.core.tokenizer import Documents, joined
 
 
 def test_documents_are_parts_of_one_array() -> None:

@@ -11,8 +11,8 @@ from toys import Toy
 
 from reservoir_hw import open_reservoir
 from reservoir_hw.core.errors import ConfigurationError, InputRangeError, ShapeError
-from reservoir_hw.core.reset import ResetByWaveform
 from reservoir_hw.core.signal import MaskConfig
+from reservoir_hw.core.spec import ResetByWaveform
 
 MASK = MaskConfig(seed=3, bias_scaling=0.1)
 

@@ -26,7 +26,7 @@ from reservoir_hw.core.errors import (
     StateLost,
 )
 from reservoir_hw.core.kept_rows import keep
-from reservoir_hw.core.reservations import read_end
+from reservoir_hw.core.locks import read_end
 from reservoir_hw.core.reservoir import Reservoir
 from reservoir_hw.core.reservoir_config import reservoir_config
 from reservoir_hw.core.signal import LowPass, Mask, MaskConfig, Quantiser, SampleAndHold, Sampler, Scaling, average

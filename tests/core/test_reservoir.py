@@ -23,8 +23,7 @@ from reservoir_hw.core.errors import (
     StateLost,
 )
 from reservoir_hw.core.reservoir import Reservoir
-from reservoir_hw.core.reset import NoReset, ResetByIdle, ResetByWashout, ResetByWaveform
-from reservoir_hw.core.spec import Identity, ReservoirSpec
+from reservoir_hw.core.spec import Identity, NoReset, ReservoirSpec, ResetByIdle, ResetByWashout, ResetByWaveform
 
 
 def inputs(batch: int = 1, time: int = 20, seed: int = 0) -> np.ndarray:

@@ -24,9 +24,7 @@ from toys import Toy
 from reservoir_hw import open_reservoir
 from reservoir_hw.backends.parallel import Parallel, Part
 from reservoir_hw.core.errors import ConfigurationError, DeviceBusy, DeviceTimeout
-from reservoir_hw.core.hostlock import HostLock, HostLocks
-from reservoir_hw.core.lock_files import lock_folder
-from reservoir_hw.core.reservations import release, reserve
+from reservoir_hw.core.locks import HostLock, HostLocks, lock_folder, release, reserve
 from reservoir_hw.drivers.zeromq import Allowed, make_keys
 
 BENCH = """\
@@ -60,7 +58,7 @@ def said() -> Iterator[Callable[[], str]]:
             lines.append(record.getMessage())
             came.set()
 
-    log, handler = logging.getLogger("reservoir_hw.core.waiting"), Lines()
+    log, handler = logging.getLogger("reservoir_hw.core.locks"), Lines()
     level = log.level
     log.addHandler(handler)
     log.setLevel(logging.INFO)
@@ -212,7 +210,7 @@ def test_a_clock_that_is_set_changes_no_reservation(monkeypatch: pytest.MonkeyPa
 
     monkeypatch.setenv("LOGNAME", "anna")
     reserve(["film-7"], datetime.now().astimezone() + timedelta(seconds=0.5 if hours < 0 else 3600))
-    monkeypatch.setattr("reservoir_hw.core.reservations.datetime", Wrong)
+    monkeypatch.setattr("reservoir_hw.core.locks.datetime", Wrong)
     monkeypatch.setenv("LOGNAME", "bob")
     with pytest.raises(DeviceBusy, match="reserved by anna"):
         of_bob(0)

@@ -14,13 +14,13 @@ import pytest
 from scripted_instrument import instrument
 
 from reservoir_hw.core.errors import DeviceBusy, DeviceFault
-from reservoir_hw.core.hostlock import HostLocks
+from reservoir_hw.core.locks import HostLocks
 from reservoir_hw.drivers.guard import Guard
 from reservoir_hw.drivers.visa.roles import SafeState
 
 OWNER = """
 import sys, time
-from reservoir_hw.core.hostlock import HostLocks
+from reservoir_hw.core.locks import HostLocks
 from reservoir_hw.drivers.guard import Guard
 from reservoir_hw.drivers.visa.roles import SafeState
 from reservoir_hw.drivers.visa.scpi import ScpiInstrument

@@ -9,10 +9,9 @@ import pytest
 from emulators.foreign import run_witness
 
 from reservoir_hw.core.errors import ConfigurationError, DeviceFault
-from reservoir_hw.drivers.visa.keysight_infiniivision import KeysightInfiniiVisionConfig
+from reservoir_hw.drivers.visa.keysight import KeysightInfiniiVisionConfig
 from reservoir_hw.drivers.visa.roles import Input, Output, Trigger
-from reservoir_hw.drivers.visa.tektronix_afg3000 import TektronixAfg3000Config
-from reservoir_hw.drivers.visa.tektronix_mso import TektronixMsoConfig
+from reservoir_hw.drivers.visa.tektronix import TektronixAfg3000Config, TektronixMsoConfig
 from reservoir_hw.emulators.bench import BenchConfig, Cable, OutputSettings, VirtualBench, Waveform
 from reservoir_hw.emulators.keysight.digitizer import InfiniiVision
 from reservoir_hw.emulators.servers.hislip import serving_hislip

@@ -10,8 +10,8 @@ import pytest
 from emulators.foreign import run_witness
 
 from reservoir_hw.core.errors import ConfigurationError, DeviceFault
-from reservoir_hw.drivers.visa.keysight_33500 import Keysight33500Config
-from reservoir_hw.drivers.visa.tektronix_afg3000 import TektronixAfg3000Config
+from reservoir_hw.drivers.visa.keysight import Keysight33500Config
+from reservoir_hw.drivers.visa.tektronix import TektronixAfg3000Config
 from reservoir_hw.emulators.bench import VirtualBench
 from reservoir_hw.emulators.faults import FaultyInstrument, Ignored
 from reservoir_hw.emulators.keysight.generator import Keysight33512B

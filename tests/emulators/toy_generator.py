@@ -15,8 +15,8 @@ from reservoir_hw.emulators.scpi.arguments import (
     String,
     definite_block,
 )
-from reservoir_hw.emulators.scpi.errors import ScpiError
 from reservoir_hw.emulators.scpi.instrument import ScpiDevice
+from reservoir_hw.emulators.scpi.messages import ScpiError
 from reservoir_hw.emulators.scpi.tree import command, query
 
 FREQUENCY = Number("HZ", low=1e-6, high=30e6, default=1e3)

@@ -13,7 +13,7 @@ import pytest
 from reservoir_hw import Experiment
 from reservoir_hw.core.errors import ConfigurationError
 from reservoir_hw.core.reservoir_config import build_reservoir, reservoir_config
-from reservoir_hw.emulators.board.emulated import emulated_board
+from reservoir_hw.emulators.board.line import emulated_board
 from reservoir_hw.experiment.configuration.document import load_document
 from reservoir_hw.experiment.deploy.evaluate import evaluate
 from reservoir_hw.experiment.deploy.export import export_run
@@ -74,7 +74,7 @@ def test_files_of_a_reader_run_on_devices(
     with device(name) as section:
         document = load_document(FILES / file)
         from reservoir_hw.core.configuration import Document
-        from reservoir_hw.experiment.configuration.swap import replace_reservoir
+        from reservoir_hw.experiment.configuration.document import replace_reservoir
 
         replace_reservoir(document, Document.from_mapping(section, "the device"))
         for key, value in {**CUTS[file], "baselines": [], "run.folder": str(tmp_path), "run.point": 0}.items():

@@ -8,7 +8,7 @@ from measures.known import correlated, random
 
 from reservoir_hw.core.statistics import t_quantile
 from reservoir_hw.measures import effective_dimension
-from reservoir_hw.measures._statistics import batch_means, chi2_quantile, correlation_times, remark
+from reservoir_hw.measures._measured import batch_means, chi2_quantile, correlation_times, remark
 
 VARIANCES = np.array([4.0, 2.0, 1.0, 0.5, 0.25])
 DIMENSION = VARIANCES.sum() ** 2 / (VARIANCES**2).sum()

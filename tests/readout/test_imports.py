@@ -21,7 +21,9 @@ from reservoir_hw.readout.training import TrainingOptions, CharTokenizer
 assert "torch" not in sys.modules
 from reservoir_hw.readout.training import train
 """
-RUN = "import reservoir_hw.readout.edge.runner, reservoir_hw.readout.edge.verification, reservoir_hw.readout.edge.diff"
+RUN = (
+    "import reservoir_hw.readout.edge.runner, reservoir_hw.readout.edge.verification, reservoir_hw.readout.edge.bundle"
+)
 LOADED: dict[str, tuple[str, set[str]]] = {
     "readouts that learn without gradients": (LEARNED, {"torch", "scipy", "numba", "sklearn"}),
     "a bundle": (RUN, {"torch", "onnx", "zarr", "matplotlib", "scipy", "numba", "safetensors"}),

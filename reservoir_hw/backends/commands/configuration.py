@@ -9,16 +9,22 @@ from typing import Annotated, Self
 
 from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
 
-from reservoir_hw.backends.commands.knobs import CommandKnob, CommandMonitor
-from reservoir_hw.backends.commands.lines import Line, Lines, unrolled
+from reservoir_hw.backends.commands.lines import CommandKnob, CommandMonitor, Line, Lines, unrolled
 from reservoir_hw.core.configuration import NO_INFLUENCE_ON_STATES, Config, decisive
 from reservoir_hw.core.errors import InputRangeError
 from reservoir_hw.core.reservoir_config import ReservoirConfig
-from reservoir_hw.core.reset import NoReset, ResetByCommand, ResetByIdle, ResetPolicy
 from reservoir_hw.core.signal import Scaling
-from reservoir_hw.core.spec import Continuity, Identity, ReservoirSpec
+from reservoir_hw.core.spec import (
+    Continuity,
+    Identity,
+    NoReset,
+    ReservoirSpec,
+    ResetByCommand,
+    ResetByIdle,
+    ResetPolicy,
+)
+from reservoir_hw.drivers.commands.answers import Place
 from reservoir_hw.drivers.commands.instrument import ConnectionConfig
-from reservoir_hw.drivers.commands.templates import Place
 
 _INPUT = re.compile(r"\{u\[(\d+)\]")
 _ADDRESS = "a VISA address (TCPIP::host::5025::SOCKET, ASRL/dev/ttyUSB0::INSTR, GPIB::24::INSTR), or a serial port"

@@ -10,8 +10,7 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 
 from reservoir_hw.backends.commands.configuration import Limits, LinesConfig
-from reservoir_hw.backends.commands.knobs import CommandKnob, CommandMonitor
-from reservoir_hw.backends.commands.lines import Line
+from reservoir_hw.backends.commands.lines import CommandKnob, CommandMonitor, Line
 from reservoir_hw.core.errors import (
     DeviceError,
     DeviceFault,
@@ -23,9 +22,8 @@ from reservoir_hw.core.errors import (
 from reservoir_hw.core.knobs import Knob, Monitor
 from reservoir_hw.core.reservoir import Reservoir
 from reservoir_hw.core.spec import Counters, ReservoirSpec
-from reservoir_hw.drivers.commands.answers import Reading, named, numbers_of
+from reservoir_hw.drivers.commands.answers import Place, Reading, Values, named, numbers_of
 from reservoir_hw.drivers.commands.instrument import TextInstrument, Unasked
-from reservoir_hw.drivers.commands.templates import Place, Values
 from reservoir_hw.drivers.guard import Guard
 from reservoir_hw.drivers.visa.roles import SafeState
 

@@ -19,8 +19,15 @@ from reservoir_hw.core.functions import FunctionName, without_digest
 from reservoir_hw.core.knobs import Knob, KnobConfig, Monitor, MonitorConfig
 from reservoir_hw.core.reservoir import Reservoir
 from reservoir_hw.core.reservoir_config import ReservoirConfig
-from reservoir_hw.core.reset import ResetByCommand, ResetPolicy
-from reservoir_hw.core.spec import Continuity, DType, Identity, ReservoirSpec, check_held_for
+from reservoir_hw.core.spec import (
+    Continuity,
+    DType,
+    Identity,
+    ReservoirSpec,
+    ResetByCommand,
+    ResetPolicy,
+    check_held_for,
+)
 
 Parameter = bool | int | float | str | list[bool | int | float | str]
 

@@ -8,17 +8,19 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self, TypeA
 import numpy as np
 from pydantic import Field, model_validator
 
-from reservoir_hw.backends.simulated.engine_choice import (
+from reservoir_hw.backends.simulated.engines import (
     Device,
+    Engine,
     EngineName,
+    NumbaEngine,
+    TorchEngine,
     check_engine,
     choose_engine,
     network_engine_on_gpu,
 )
-from reservoir_hw.backends.simulated.engines import Engine, NumbaEngine, TorchEngine
 from reservoir_hw.backends.simulated.memory import free_bytes, in_units, network_bytes, out_of_memory_said
 from reservoir_hw.backends.simulated.nonidealities.configuration import IDEAL_DEVICE, Nonidealities
-from reservoir_hw.backends.simulated.nonidealities.rounding import to_weight_bits
+from reservoir_hw.backends.simulated.nonidealities.noise import to_weight_bits
 from reservoir_hw.backends.simulated.reservoir import SimulatedConfig, SimulatedReservoir
 from reservoir_hw.core.channels import Channels
 from reservoir_hw.core.errors import ConfigurationError

@@ -10,8 +10,7 @@ from typing import Any, cast
 
 import numpy as np
 
-from reservoir_hw.backends.simulated.engine_choice import have_numba
-from reservoir_hw.backends.simulated.engines import JointLoop, TorchEngine
+from reservoir_hw.backends.simulated.engines import JointLoop, TorchEngine, have_numba
 from reservoir_hw.backends.simulated.nonidealities.noise import LoopTerms
 from reservoir_hw.backends.simulated.reservoir import SimulatedReservoir
 from reservoir_hw.core import arrays, threads

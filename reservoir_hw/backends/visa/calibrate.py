@@ -10,12 +10,11 @@ from datetime import UTC, datetime
 
 import numpy as np
 
+from reservoir_hw.backends.visa.bench import Player, Progress, Shot, marker_answer, noise_at_rest, opened
 from reservoir_hw.backends.visa.burst import Array
 from reservoir_hw.backends.visa.calibration import FILLED, Calibration, MarkerAnswer
 from reservoir_hw.backends.visa.configuration import BenchConfig
-from reservoir_hw.backends.visa.player import Player, Progress, Shot, marker_answer, noise_at_rest, opened
-from reservoir_hw.backends.visa.small_steps import first_answer, small_steps
-from reservoir_hw.backends.visa.step_response import StepResponse
+from reservoir_hw.backends.visa.small_steps import StepResponse, first_answer, small_steps
 from reservoir_hw.core.errors import CalibrationError, ConfigurationError, DeviceFault
 from reservoir_hw.drivers.visa.roles import Waveform
 

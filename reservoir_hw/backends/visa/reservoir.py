@@ -12,9 +12,8 @@ from reservoir_hw.backends.visa.calibration import Calibration
 from reservoir_hw.backends.visa.configuration import BenchConfig
 from reservoir_hw.core.errors import DeviceError, ReservoirError
 from reservoir_hw.core.reservoir import Reservoir
-from reservoir_hw.core.reset import ResetByIdle
 from reservoir_hw.core.signal import Alignment, MaskConfig, average
-from reservoir_hw.core.spec import Identity, ReservoirSpec
+from reservoir_hw.core.spec import Identity, ReservoirSpec, ResetByIdle
 from reservoir_hw.drivers.visa.roles import Waveform
 
 

@@ -9,9 +9,8 @@ were simulated are what the generator plays. Each is a section of a configuratio
 """
 
 from reservoir_hw.core.signal._alignment import Alignment, Template, align, marker
-from reservoir_hw.core.signal._levels import Quantiser, Scaling
 from reservoir_hw.core.signal._mask import Mask, MaskConfig
-from reservoir_hw.core.signal._timing import Average, LowPass, SampleAndHold, Sampler, average
+from reservoir_hw.core.signal._timing import Average, LowPass, Quantiser, SampleAndHold, Sampler, Scaling, average
 
 __all__ = [
     "Alignment",

@@ -11,8 +11,7 @@
 Any Zarr reader understands the arrays. A step that was never written reads as NaN.
 """
 
-from reservoir_hw.core.store._coordinates import Coordinate
-from reservoir_hw.core.store._damage import is_damage
+from reservoir_hw.core.store._coordinates import Coordinate, is_damage
 from reservoir_hw.core.store.dataset import Dataset, Region
 from reservoir_hw.core.store.state_store import FORMAT, StateStore, plain_path
 

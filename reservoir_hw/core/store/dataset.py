@@ -14,13 +14,18 @@ import numpy as np
 from reservoir_hw.core.errors import ConfigurationError, ShapeError
 from reservoir_hw.core.files import settle_folder
 from reservoir_hw.core.store._coordinates import (
+    BROKEN,
     Coordinate,
+    brief,
     create_steps,
     extend_steps,
+    harmed,
+    leave,
+    origin,
     row_coordinates,
     step_coordinate,
+    unreadable,
 )
-from reservoir_hw.core.store._damage import BROKEN, brief, harmed, leave, origin, unreadable
 
 log = logging.getLogger(__name__)
 

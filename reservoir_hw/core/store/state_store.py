@@ -18,10 +18,19 @@ import numpy as np
 
 from reservoir_hw.core.errors import ConfigurationError, DeviceBusy, MissingExtra
 from reservoir_hw.core.files import settle_folder
-from reservoir_hw.core.hostlock import HostLock
+from reservoir_hw.core.locks import HostLock
 from reservoir_hw.core.provenance import plain
-from reservoir_hw.core.store._coordinates import create_coordinates, create_steps, row_coordinates
-from reservoir_hw.core.store._damage import BROKEN, NO_STORE, harmed, not_a_store, origin, unreadable
+from reservoir_hw.core.store._coordinates import (
+    BROKEN,
+    NO_STORE,
+    create_coordinates,
+    create_steps,
+    harmed,
+    not_a_store,
+    origin,
+    row_coordinates,
+    unreadable,
+)
 from reservoir_hw.core.store.dataset import UNFINISHED, Dataset, Home, codecs, create_timing
 
 FORMAT = "reservoir_hw.states"

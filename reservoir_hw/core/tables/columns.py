@@ -10,8 +10,7 @@ import numpy as np
 
 from reservoir_hw.core.errors import ConfigurationError
 from reservoir_hw.core.tables.configuration import ColumnsConfig
-from reservoir_hw.core.tables.names import all_of
-from reservoir_hw.core.tables.sources import TABLE, Source
+from reservoir_hw.core.tables.sources import TABLE, Source, all_of
 from reservoir_hw.core.tables.table import Table, reading
 
 

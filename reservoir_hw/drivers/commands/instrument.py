@@ -22,9 +22,7 @@ from reservoir_hw.core.errors import (
 )
 from reservoir_hw.drivers.commands.answers import shown
 from reservoir_hw.drivers.ports import port_of
-from reservoir_hw.drivers.visa.addresses import resource_of
-from reservoir_hw.drivers.visa.blocks import numbers_in
-from reservoir_hw.drivers.visa.links import Link, SerialLink
+from reservoir_hw.drivers.visa.links import Link, SerialLink, numbers_in, resource_of
 from reservoir_hw.drivers.visa.session import Session
 
 log = logging.getLogger(__name__)

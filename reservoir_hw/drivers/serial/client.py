@@ -15,7 +15,7 @@ from reservoir_hw.core.errors import (
     ProtocolError,
     ReservoirError,
 )
-from reservoir_hw.core.waiting import while_busy
+from reservoir_hw.core.locks import while_busy
 from reservoir_hw.drivers.error_codes import Code, exception_of
 from reservoir_hw.drivers.serial.frames import (
     ANSWER,

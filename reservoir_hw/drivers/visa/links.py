@@ -8,6 +8,8 @@ without keeping others out: they are opened here.
 from __future__ import annotations
 
 import contextlib
+import ipaddress
+import re
 import socket
 import struct
 import time
@@ -15,11 +17,56 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Protocol
 
-from reservoir_hw.core.errors import DeviceDisconnected, DeviceTimeout, ProtocolError, text_of
-from reservoir_hw.drivers.visa.blocks import Buffer, length_of_length, payload_of
+import numpy as np
+
+from reservoir_hw.core.errors import ConfigurationError, DeviceDisconnected, DeviceTimeout, ProtocolError, text_of
+from reservoir_hw.drivers.ports import port_of, resource_of_port
 
 if TYPE_CHECKING:
     from reservoir_hw.drivers.serial.line import Line
+
+
+Buffer = bytearray | memoryview | bytes
+
+
+def header_of(size: int) -> bytes:
+    """What stands before `size` bytes."""
+    digits = str(size)
+    return f"#{len(digits)}{digits}".encode()
+
+
+def payload_of(answer: Buffer) -> memoryview:
+    """The data in an answer that is a block, without a copy. Raises `ProtocolError` for anything else."""
+    view = memoryview(answer)
+    digits = length_of_length(bytes(view[:2]))
+    try:
+        size = int(bytes(view[2 : 2 + digits]))
+    except ValueError:
+        raise ProtocolError(f"the length of a block is no number: {bytes(view[:12])!r}") from None
+    begin = 2 + digits
+    if len(view) < begin + size:
+        raise ProtocolError(f"a block of {size} bytes ended after {len(view) - begin}")
+    return view[begin : begin + size]
+
+
+def length_of_length(first: bytes) -> int:
+    """How many digits follow these two bytes. Raises `ProtocolError` if no block begins with them."""
+    if len(first) != 2 or first[:1] != b"#" or not first[1:].isdigit():
+        raise ProtocolError(f"binary data was expected (#...), the answer begins with {first!r}")
+    if first == b"#0":
+        raise ProtocolError(
+            "the instrument sent a block without a length (#0), which cannot be read on this connection"
+        )
+    return int(first[1:])
+
+
+def numbers_in(payload: Buffer, dtype: Any) -> np.ndarray:
+    """The numbers of a block. Raises `ProtocolError` for a length that is no multiple of their size."""
+    dtype = np.dtype(dtype)
+    if len(payload) % dtype.itemsize:
+        raise ProtocolError(f"a block of {len(payload)} bytes holds no whole number of {dtype.itemsize}-byte values")
+    return np.frombuffer(payload, dtype)
+
 
 _LONGEST_LINE = 1 << 20
 _RECEIVED_AT_ONCE = 1 << 16
@@ -312,3 +359,47 @@ class PyvisaLink:
         # pyvisa-py lets errors of its protocols through as they are.
         except (OSError, RuntimeError, struct.error, pyvisa.Error) as error:
             raise DeviceDisconnected(f"{self._name}: the connection is gone: {text_of(error)}") from error
+
+
+# ---- VISA addresses, and which of them mean one instrument.
+
+
+_TCPIP = re.compile(r"TCPIP(?P<board>\d*)::(?P<host>[^:\[\]]+|\[[^\]]+\])::(?P<rest>.+)", re.IGNORECASE)
+
+
+def resource_of(address: str) -> str:
+    """The name under which the instrument at `address` is locked.
+
+    An instrument has one host, however many ports and protocols it listens on, so `TCPIP::h::5025::SOCKET` and
+    `TCPIP0::H::hislip0::INSTR` are one resource. On this host, and behind a gateway to GPIB, there may be several: the
+    address itself counts. A serial port is one resource under all its names. Raises `ConfigurationError` for what is no
+    address.
+    """
+    address = address.strip()
+    port = port_of(address)
+    if port is not None:
+        return resource_of_port(port)
+    if "::" not in address:
+        raise ConfigurationError(
+            f"{address!r} is no VISA address; examples are TCPIP::192.168.1.5::5025::SOCKET, "
+            "TCPIP::192.168.1.5::hislip0::INSTR and USB0::0x2A8D::0x1602::MY1::INSTR"
+        )
+    match = _TCPIP.fullmatch(address)
+    if match is None:
+        return f"visa {address.upper()}"
+    host = match["host"].lower().strip("[]")
+    if _is_this_host(host) or match["rest"].lower().startswith("gpib"):
+        return f"visa {host} {match['rest'].lower()}"
+    return f"visa {host}"
+
+
+def is_raw_socket(address: str) -> bool:
+    """Whether it is a plain TCP connection, without messages."""
+    return address.upper().endswith("::SOCKET")
+
+
+def _is_this_host(host: str) -> bool:
+    try:
+        return host == "localhost" or ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False

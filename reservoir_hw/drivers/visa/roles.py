@@ -12,7 +12,7 @@ from pydantic import Field, NonNegativeFloat, PositiveFloat, model_validator
 
 from reservoir_hw.core.configuration import NO_INFLUENCE_ON_STATES, Config
 from reservoir_hw.core.errors import ConfigurationError
-from reservoir_hw.drivers.visa.addresses import resource_of
+from reservoir_hw.drivers.visa.links import resource_of
 
 
 class InstrumentConfig(Config):

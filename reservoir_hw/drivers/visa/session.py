@@ -9,8 +9,7 @@ from typing import Any
 
 from reservoir_hw.core.errors import ConfigurationError, DeviceDisconnected, MissingExtra, text_of
 from reservoir_hw.drivers.ports import port_of
-from reservoir_hw.drivers.visa.addresses import is_raw_socket
-from reservoir_hw.drivers.visa.links import Link, PyvisaLink, SerialLink, SocketLink
+from reservoir_hw.drivers.visa.links import Link, PyvisaLink, SerialLink, SocketLink, is_raw_socket
 
 _DESCRIPTORS = 1000
 # Of VISA, where nobody says otherwise.

@@ -11,9 +11,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from reservoir_hw.core.errors import DeviceDisconnected, DeviceTimeout, ProtocolError
-from reservoir_hw.core.lock_files import user_name
-from reservoir_hw.drivers.error_codes import exception_of
-from reservoir_hw.drivers.texts import shown
+from reservoir_hw.core.locks import user_name
+from reservoir_hw.drivers.error_codes import exception_of, shown
 from reservoir_hw.drivers.zeromq.frames import VERSION, pack_control, unpack_control
 from reservoir_hw.drivers.zeromq.links import Dealer, Gone
 

@@ -13,8 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from reservoir_hw.core.errors import ConfigurationError
+from reservoir_hw.emulators.bench import EventLog
 from reservoir_hw.emulators.board.frames import CHECK_BYTES, HEADER_BYTES, Damaged, Splitter, TooLong, body_of, framed
-from reservoir_hw.emulators.event_log import EventLog
 from reservoir_hw.emulators.virtual_nodes import SCALE
 
 VERSION = 1

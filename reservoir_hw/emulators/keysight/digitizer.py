@@ -22,10 +22,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from reservoir_hw.emulators.bench import Acquisition, VirtualBench
-from reservoir_hw.emulators.physics.converter import to_codes
+from reservoir_hw.emulators.physics.signals import to_codes
 from reservoir_hw.emulators.scpi.arguments import Boolean, Integer, Keyword, ListOf, Number, definite_block
-from reservoir_hw.emulators.scpi.errors import ScpiError
 from reservoir_hw.emulators.scpi.instrument import ScpiDevice
+from reservoir_hw.emulators.scpi.messages import ScpiError
 from reservoir_hw.emulators.scpi.tree import command, constant, query, setting
 
 HIGHEST_RATE_HZ = 5e9

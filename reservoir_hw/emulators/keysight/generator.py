@@ -16,10 +16,9 @@ import numpy as np
 
 from reservoir_hw.emulators.bench import VirtualBench
 from reservoir_hw.emulators.function_generator import FunctionGenerator, channel_of, channel_setting, limit, negative
-from reservoir_hw.emulators.keysight.channel import HIGHEST_HZ, Channel
-from reservoir_hw.emulators.keysight.waveform_memory import BUILT_IN, FULL_SCALE, Counts, WaveformMemory
+from reservoir_hw.emulators.keysight.channel import BUILT_IN, FULL_SCALE, HIGHEST_HZ, Channel, Counts, WaveformMemory
 from reservoir_hw.emulators.scpi.arguments import Boolean, Integer, Keyword, Number, Numbers, String
-from reservoir_hw.emulators.scpi.errors import ScpiError
+from reservoir_hw.emulators.scpi.messages import ScpiError
 from reservoir_hw.emulators.scpi.tree import command, query, setting
 
 SOURCE, OUTPUT, TRIGGER = "[SOURce{channel:1-2}:]", "OUTPut{channel:1-2}", "TRIGger{channel:1-2}"

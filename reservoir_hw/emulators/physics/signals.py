@@ -56,3 +56,32 @@ class Playback:
 def at_rest(volts: float) -> Playback:
     """A constant level."""
     return Playback(0.0, 1.0, np.array([volts]), None, volts)
+
+
+# ---- One cycle of the functions that every generator has.
+
+
+CYCLE_SAMPLES = 1000
+
+_PHASE = np.arange(CYCLE_SAMPLES) / CYCLE_SAMPLES
+SHAPES = {
+    "SIN": np.sin(2 * np.pi * _PHASE),
+    "SQU": np.where(_PHASE < 0.5, 1.0, -1.0),
+    "RAMP": 2 * ((_PHASE + 0.5) % 1) - 1,
+    "TRI": 2 * np.abs(2 * ((_PHASE + 0.75) % 1) - 1) - 1,
+}
+"""Within ±1, (CYCLE_SAMPLES,), by the short form of their names."""
+
+
+# ---- Analog to digital conversion, as every digitizer does it.
+
+
+def to_codes(volts: NDArray[np.float64], range_v: float, offset_v: float, bits: int) -> NDArray[np.int32]:
+    """Codes 0 … 2^bits - 1 of volts (n,), rounded to the nearest.
+
+    `range_v` is the full scale from peak to peak and `offset_v` its middle. One code is range_v / 2^bits, the code
+    2^(bits - 1) means `offset_v`. What lies outside of the range becomes the first or the last code: it is clipped.
+    The volts of a code are offset_v + (code - 2^(bits - 1)) · range_v / 2^bits.
+    """
+    codes = np.rint((volts - offset_v) * (2**bits / range_v)) + 2 ** (bits - 1)
+    return np.clip(codes, 0, 2**bits - 1).astype(np.int32)

@@ -10,10 +10,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from reservoir_hw.emulators.bench import Acquisition, VirtualBench
-from reservoir_hw.emulators.physics.converter import to_codes
+from reservoir_hw.emulators.physics.signals import to_codes
 from reservoir_hw.emulators.red_pitaya.language import BASE_RATE_HZ, BITS, BUFFER_SAMPLES, Board
 from reservoir_hw.emulators.scpi.arguments import Boolean, Integer, Keyword, Number
-from reservoir_hw.emulators.scpi.errors import ScpiError
+from reservoir_hw.emulators.scpi.messages import ScpiError
 from reservoir_hw.emulators.scpi.tree import command, constant, query, setting
 
 INPUT = "ACQ:SOUR{channel:1-2}"

@@ -10,11 +10,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from reservoir_hw.emulators.bench import OutputSettings, VirtualBench, Waveform
-from reservoir_hw.emulators.physics.converter import to_codes
-from reservoir_hw.emulators.physics.shapes import CYCLE_SAMPLES, SHAPES
+from reservoir_hw.emulators.physics.signals import CYCLE_SAMPLES, SHAPES, to_codes
 from reservoir_hw.emulators.red_pitaya.language import BASE_RATE_HZ, BITS, BUFFER_SAMPLES, Board
 from reservoir_hw.emulators.scpi.arguments import Boolean, Integer, Keyword, Number, Numbers
-from reservoir_hw.emulators.scpi.errors import ScpiError
+from reservoir_hw.emulators.scpi.messages import ScpiError
 from reservoir_hw.emulators.scpi.tree import command, constant, query, setting
 
 SOURCE, OUTPUT = "SOUR{channel:1-2}", "OUTPUT{channel:1-2}"

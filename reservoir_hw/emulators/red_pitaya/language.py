@@ -8,8 +8,8 @@ import numpy as np
 
 from reservoir_hw.emulators.bench import VirtualBench
 from reservoir_hw.emulators.scpi.arguments import Keyword, definite_block
-from reservoir_hw.emulators.scpi.errors import ScpiError
 from reservoir_hw.emulators.scpi.instrument import ScpiDevice
+from reservoir_hw.emulators.scpi.messages import ScpiError
 from reservoir_hw.emulators.scpi.tree import constant, query, setting
 
 BASE_RATE_HZ = 125e6

@@ -13,8 +13,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from reservoir_hw.emulators.scpi.errors import ScpiError
-from reservoir_hw.emulators.scpi.messages import Token
+from reservoir_hw.emulators.scpi.messages import ScpiError, Token
 
 Limit = float | Callable[..., float]
 """A number, or a function of the device and the header's suffixes, for a limit that depends on other settings."""

@@ -23,8 +23,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from reservoir_hw.emulators.scpi.arguments import Argument, forms
-from reservoir_hw.emulators.scpi.errors import ScpiError
-from reservoir_hw.emulators.scpi.messages import Token, split_arguments, split_units
+from reservoir_hw.emulators.scpi.messages import ScpiError, Token, split_arguments, split_units
 
 Method = TypeVar("Method", bound=Callable[..., Any])
 

@@ -9,10 +9,137 @@ from __future__ import annotations
 import contextlib
 import select
 import socket
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
+from types import TracebackType
+from typing import Protocol, Self
 
-from reservoir_hw.emulators.scpi.messages import find_message_end
-from reservoir_hw.emulators.servers.listener import Listener, Served, receive_exactly
+from reservoir_hw.core.errors import ConfigurationError
+from reservoir_hw.emulators.scpi.messages import ScpiError, find_message_end
+
+# A length that a client makes up must not take the memory before its bytes have come.
+LARGEST_PIECE = 1 << 24
+
+
+class Served(Protocol):
+    """An instrument as servers see it; `MessageDevice` says what the methods do."""
+
+    def execute(self, message: bytes | bytearray, cancelled: Callable[[], bool]) -> bytes:
+        """Carry out a message; the answer."""
+        ...
+
+    def report(self, error: ScpiError) -> None:
+        """Put an error into its queue."""
+        ...
+
+    def status_byte(self) -> int:
+        """Without the bit MAV."""
+        ...
+
+
+class Listener:
+    """A port of an emulated instrument. Subclasses write `converse`.
+
+    Args:
+        host: Where to listen.
+        port: 0 takes a free one; `port` then says which.
+    """
+
+    def __init__(self, host: str = "127.0.0.1", port: int = 0) -> None:
+        self.host = host
+        self.port = port
+        self._listening: socket.socket | None = None
+        self._accepting: threading.Thread | None = None
+        # Open connections with their threads.
+        self._conversations: dict[socket.socket, threading.Thread] = {}
+        self._lock = threading.Lock()
+
+    def start(self) -> None:
+        """Listen, and return when clients may come. Raises `ConfigurationError` if the port is taken."""
+        try:
+            listening = socket.create_server((self.host, self.port))
+        except OSError as error:
+            raise ConfigurationError(
+                f"an emulated instrument cannot listen at {self.host}:{self.port}: {error.strerror}; "
+                "choose another port"
+            ) from error
+        self._listening = listening
+        self.port = listening.getsockname()[1]
+        self._accepting = self._start_thread(self._accept, listening)
+
+    def stop(self) -> None:
+        """Close the port and all connections, and wait for their threads."""
+        if self._listening is None or self._accepting is None:
+            return
+        # close() alone does not wake up accept().
+        hang_up(self._listening)
+        self._accepting.join()
+        self._listening.close()
+        self._listening = None
+        with self._lock:
+            conversations = dict(self._conversations)
+            for connection in conversations:
+                hang_up(connection)
+        for thread in conversations.values():
+            thread.join()
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    def converse(self, connection: socket.socket) -> None:
+        """Serve one connection until the client has gone. A `ConnectionError` ends it, too."""
+        raise NotImplementedError
+
+    def _start_thread(self, target: Callable[[socket.socket], None], connection: socket.socket) -> threading.Thread:
+        thread = threading.Thread(target=target, args=(connection,), name=f"emulator at {self.port}", daemon=True)
+        thread.start()
+        return thread
+
+    def _accept(self, listening: socket.socket) -> None:
+        while True:
+            try:
+                connection, _ = listening.accept()
+            except OSError:
+                return
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            with self._lock:
+                self._conversations[connection] = self._start_thread(self._serve, connection)
+
+    def _serve(self, connection: socket.socket) -> None:
+        try:
+            with contextlib.suppress(ConnectionError):
+                self.converse(connection)
+        finally:
+            with self._lock:
+                del self._conversations[connection]
+                connection.close()
+
+
+def hang_up(connection: socket.socket) -> None:
+    """End a connection, also for a thread that waits for it."""
+    # The client may have been faster.
+    with contextlib.suppress(OSError):
+        connection.shutdown(socket.SHUT_RDWR)
+
+
+def receive_exactly(connection: socket.socket, data: bytearray, count: int) -> None:
+    """Append `count` bytes to `data`. Raises `ConnectionError` if the client goes before they have come."""
+    while count:
+        piece = min(count, LARGEST_PIECE)
+        filled = len(data)
+        data.extend(bytes(piece))
+        with memoryview(data) as view, view[filled:] as room:
+            received = connection.recv_into(room, piece, socket.MSG_WAITALL)
+        if received < piece:
+            raise ConnectionResetError("the client has gone in the middle of a message")
+        count -= piece
+
 
 RECEIVE_BYTES = 1 << 16
 

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
 
-from reservoir_hw.emulators.event_log import EventLog
+from reservoir_hw.emulators.bench import EventLog
 from reservoir_hw.emulators.physics.film import Film, FilmConfig
 
 Clock = Literal["steps", "wall"]

@@ -3,16 +3,127 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, ClassVar
 
 from reservoir_hw.emulators.faults import FaultPlan, FaultyInstrument
 from reservoir_hw.emulators.physics.film import FilmConfig
+from reservoir_hw.emulators.scpi.arguments import Argument, Number
+from reservoir_hw.emulators.scpi.instrument import ScpiDevice
+from reservoir_hw.emulators.scpi.messages import ScpiError, Token
+from reservoir_hw.emulators.scpi.tree import command, query
 from reservoir_hw.emulators.servers.socket import SocketServer
 from reservoir_hw.emulators.smu.bench import Clock, FilmBench
-from reservoir_hw.emulators.smu.companions import Supply, SwitchMatrix
 from reservoir_hw.emulators.smu.source import SourceMeter
+
+FIRST_CHANNEL = 101
+_LIST = re.compile(rb"\(@([\d,:\s]+)\)")
+
+
+class ChannelList(Argument):
+    """`(@101)`, `(@101,103:105)`. The method gets the numbers."""
+
+    takes_rest: ClassVar[bool] = True
+
+    def read_rest(self, tokens: list[Token], device: Any, suffixes: Sequence[int]) -> list[int]:
+        """The channels in their order."""
+        found = _LIST.fullmatch(b",".join(bytes(token) for token in tokens))
+        if found is None:
+            raise ScpiError(-102)
+        channels: list[int] = []
+        for part in found[1].decode().split(","):
+            first, _, last = part.partition(":")
+            if not first.strip().isdigit() or not (last or first).strip().isdigit():
+                raise ScpiError(-102)
+            channels += range(int(first), int(last or first) + 1)
+        return channels
+
+
+class SwitchMatrix(ScpiDevice):
+    """Channels 101, 102, ... are the electrodes of the film. It also has a thermometer."""
+
+    identity = "KEITHLEY INSTRUMENTS INC.,MODEL 2700,7654321,B09"
+
+    def __init__(self, bench: FilmBench) -> None:
+        super().__init__()
+        self._bench = bench
+
+    def reset(self) -> None:
+        """`*RST`."""
+        self._bench.connect([])
+
+    @command("ROUTe:CLOSe", ChannelList())
+    def close(self, channels: list[int]) -> None:
+        """`ROUTe:CLOSe (@101)`: this one, and no other."""
+        if len(channels) != 1:
+            raise ScpiError(-223)
+        self._bench.connect(self._electrodes(channels))
+
+    @command("ROUTe:MULTiple:CLOSe", ChannelList())
+    def close_several(self, channels: list[int]) -> None:
+        """`ROUTe:MULTiple:CLOSe (@101,102)`: these, too."""
+        self._bench.connect(sorted({*self._bench.closed, *self._electrodes(channels)}))
+
+    @command("ROUTe:OPEN:ALL")
+    def open_all(self) -> None:
+        """`ROUTe:OPEN:ALL`."""
+        self._bench.connect([])
+
+    @query("ROUTe:CLOSe")
+    def closed(self) -> str:
+        """`ROUTe:CLOSe?`."""
+        return f"(@{','.join(str(FIRST_CHANNEL + electrode) for electrode in self._bench.closed)})"
+
+    @query("TEMPerature")
+    def temperature(self) -> float:
+        """`TEMPerature?`, in degrees Celsius."""
+        return self._bench.film.config.temperature_c
+
+    def answer(self, value: Any) -> bytes:
+        """Numbers have four digits behind the point."""
+        return f"{value:.4f}".encode() if isinstance(value, float) else super().answer(value)
+
+    def _electrodes(self, channels: list[int]) -> list[int]:
+        electrodes = [channel - FIRST_CHANNEL for channel in channels]
+        if any(not 0 <= electrode < self._bench.film.config.electrodes for electrode in electrodes):
+            raise ScpiError(-222)
+        return electrodes
+
+
+class Supply(ScpiDevice):
+    """A supply at the gate of the film, which is always on."""
+
+    identity = "reservoir_hw,gate supply,1,1.0"
+
+    def __init__(self, bench: FilmBench) -> None:
+        super().__init__()
+        self._bench = bench
+
+    def reset(self) -> None:
+        """`*RST`."""
+        self._bench.set_gate(0.0)
+
+    @command("[SOURce:]VOLTage[:LEVel][:IMMediate][:AMPLitude]", Number("V", low=-5.0, high=5.0))
+    def set_level(self, volts: float) -> None:
+        """`VOLTage`, in steps of a millivolt."""
+        self._bench.set_gate(round(volts, 3))
+
+    @query("[SOURce:]VOLTage[:LEVel][:IMMediate][:AMPLitude]")
+    def level(self) -> float:
+        """`VOLTage?`."""
+        return float(self._bench.gate_v)
+
+    @query("MEASure[:SCALar]:VOLTage[:DC]")
+    def measure(self) -> float:
+        """`MEASure:VOLTage?`."""
+        return float(self._bench.gate_v)
+
+    def answer(self, value: Any) -> bytes:
+        """Numbers have six digits behind the point."""
+        return f"{value:+.6f}".encode() if isinstance(value, float) else super().answer(value)
 
 
 @dataclass(frozen=True)

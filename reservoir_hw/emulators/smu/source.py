@@ -9,8 +9,8 @@ import math
 from typing import Any
 
 from reservoir_hw.emulators.scpi.arguments import Argument, Boolean, Integer, Keyword, ListOf, Number, Numbers, String
-from reservoir_hw.emulators.scpi.errors import ScpiError
 from reservoir_hw.emulators.scpi.instrument import ScpiDevice
+from reservoir_hw.emulators.scpi.messages import ScpiError
 from reservoir_hw.emulators.scpi.tree import Pair, command, pair, query, setting
 from reservoir_hw.emulators.smu.bench import FilmBench
 

@@ -23,18 +23,20 @@ from typing import Any
 
 from reservoir_hw.emulators.bench import Acquisition, VirtualBench
 from reservoir_hw.emulators.scpi.arguments import Boolean, Integer, Number, definite_block
-from reservoir_hw.emulators.scpi.errors import ScpiError
+from reservoir_hw.emulators.scpi.messages import ScpiError
 from reservoir_hw.emulators.scpi.tree import command, constant, query, setting
-from reservoir_hw.emulators.tektronix.inputs import Input
 from reservoir_hw.emulators.tektronix.oscilloscope import Choice, ExecutionError, Oscilloscope, RunOrStop, Word
-from reservoir_hw.emulators.tektronix.record import DIVISION_CODES, Record, converted
-from reservoir_hw.emulators.tektronix.time_base import (
+from reservoir_hw.emulators.tektronix.record import (
+    DIVISION_CODES,
     HIGHEST_RATE_HZ,
     LONGEST_RECORD,
     LOWEST_RATE_HZ,
     SHORTEST_RECORD,
     TIME_DIVISIONS,
+    Input,
+    Record,
     TimeBase,
+    converted,
 )
 
 # In mode AUTO, so long after arming the instrument triggers itself.

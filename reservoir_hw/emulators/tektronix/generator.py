@@ -21,15 +21,16 @@ from typing import Any, TypeVar
 from reservoir_hw.emulators.bench import VirtualBench
 from reservoir_hw.emulators.function_generator import FunctionGenerator, channel_setting, limit, negative
 from reservoir_hw.emulators.scpi.arguments import Block, Boolean, Integer, Keyword, Number, definite_block
-from reservoir_hw.emulators.scpi.errors import ScpiError
+from reservoir_hw.emulators.scpi.messages import ScpiError
 from reservoir_hw.emulators.scpi.tree import command, constant, query, setting
-from reservoir_hw.emulators.tektronix.channel import ARBITRARY, Channel
-from reservoir_hw.emulators.tektronix.memory import (
+from reservoir_hw.emulators.tektronix.channel import (
+    ARBITRARY,
     DEFAULT_POINTS,
     HIGHEST,
     LONGEST,
     SHORTEST,
     USER,
+    Channel,
     WaveformMemory,
 )
 

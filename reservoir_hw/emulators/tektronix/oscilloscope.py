@@ -13,9 +13,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from reservoir_hw.emulators.scpi.arguments import Boolean, Keyword, forms, short_form
-from reservoir_hw.emulators.scpi.errors import ScpiError
 from reservoir_hw.emulators.scpi.instrument import OPERATION_COMPLETE, MessageDevice
-from reservoir_hw.emulators.scpi.messages import Token
+from reservoir_hw.emulators.scpi.messages import ScpiError, Token
 from reservoir_hw.emulators.scpi.tree import Call, command, query, setting
 
 POWER_ON_EVENT, OPERATION_COMPLETE_EVENT = ScpiError(401, "Power on"), ScpiError(402, "Operation complete")

@@ -13,26 +13,22 @@ from typing import Any
 
 from reservoir_hw.backends.replay import ReplayConfig
 from reservoir_hw.core import provenance
-from reservoir_hw.core.budget import parse_budget
 from reservoir_hw.core.configuration import Document, decisive
 from reservoir_hw.core.errors import ConfigurationError, DeviceError, InputRangeError, ReservoirError, StateLost
 from reservoir_hw.core.reservoir_config import ReservoirConfig, build_reservoir, parse_reservoir, reservoir_section
 from reservoir_hw.core.spec import ReservoirSpec
 from reservoir_hw.core.store import StateStore
-from reservoir_hw.experiment.bench.candidates import Candidate, candidates
-from reservoir_hw.experiment.bench.input_range import Fitted, fitted
-from reservoir_hw.experiment.bench.ledger import NOTHING, Cost, Ledger
-from reservoir_hw.experiment.bench.resampling import resampled
+from reservoir_hw.core.validation import parse_budget
 from reservoir_hw.experiment.bench.result import BenchResult
-from reservoir_hw.experiment.bench.rows import Rows, complete_rows, rows_in
-from reservoir_hw.experiment.bench.score import DEVICE, ModelScore, TaskScore
-from reservoir_hw.experiment.bench.standard import StandardTask, standard_tasks
+from reservoir_hw.experiment.bench.rows import NOTHING, Cost, Ledger, Rows, complete_rows, rows_in
+from reservoir_hw.experiment.bench.score import DEVICE, ModelScore, TaskScore, resampled
+from reservoir_hw.experiment.bench.standard import Candidate, Fitted, StandardTask, candidates, fitted, standard_tasks
 from reservoir_hw.experiment.configuration.document import load_document
 from reservoir_hw.experiment.run.experiment import Experiment
 from reservoir_hw.experiment.run.folder import write_json
 from reservoir_hw.experiment.run.report import write_report
 from reservoir_hw.experiment.run.result import how_it_ended
-from reservoir_hw.experiment.states.device_steps import steps_driven, steps_of_opening
+from reservoir_hw.experiment.states.pace import steps_driven, steps_of_opening
 from reservoir_hw.experiment.states.progress import Progress
 from reservoir_hw.tasks.task import Task
 

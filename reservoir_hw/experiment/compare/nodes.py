@@ -9,10 +9,50 @@ from typing import Any
 import numpy as np
 
 from reservoir_hw.backends.replay import Tape, recorded_spec
+from reservoir_hw.core.seeds import generator
 from reservoir_hw.core.store import StateStore
-from reservoir_hw.experiment.compare.relabelling import LEVEL, can_tell, p_values, ways_to_deal
 from reservoir_hw.experiment.states.traces.difference import Difference, compare, repeat_error
 from reservoir_hw.tasks.task import Table
+
+LEVEL = 0.002
+"""A p-value that is not above this counts as a difference."""
+
+FEWEST = 8
+"""Repeats of each device that a p-value needs."""
+
+_WAYS = 1000
+# Below this, statistics between 0 and 1 differ by rounding alone.
+_ROUNDING = 1e-9
+
+
+def can_tell(first: int, second: int) -> bool:
+    """Whether there are repeats enough of both."""
+    return min(first, second) >= FEWEST
+
+
+def ways_to_deal(first: int, second: int) -> np.ndarray:
+    """The true way to deal `first` + `second` repeats into groups of these sizes, and 999 random ones.
+
+    (ways, repeats), True: in the first group.
+    """
+    true = np.arange(first + second) < first
+    random = generator(0, "ways to deal")
+    return np.array([true, *(random.permutation(true) for _ in range(_WAYS - 1))])
+
+
+def p_values(statistics: np.ndarray) -> np.ndarray:
+    """For each item the p-value, adjusted for the number of items: (items,) from statistics (ways, items) in [0, 1].
+
+    The chance that any item that does not differ gets a p-value of at most p is p, however the items depend on each
+    other: the step-down procedure of Westfall & Young (1993), algorithm 2.8.
+    """
+    order = statistics[0].argsort()
+    greatest = np.maximum.accumulate(statistics[:, order], axis=1)
+    reached = (greatest >= statistics[0, order] - _ROUNDING).mean(axis=0)
+    found = np.empty(len(order))
+    found[order] = np.maximum.accumulate(reached[::-1])[::-1]
+    return found
+
 
 _BLOCK = 64
 _WORST = 10

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from reservoir_hw.experiment.compare.relabelling import LEVEL, can_tell, p_values, ways_to_deal
+from reservoir_hw.experiment.compare.nodes import LEVEL, can_tell, p_values, ways_to_deal
 from reservoir_hw.tasks.task import Evaluation, Table
 
 CELLS = (("A", "A"), ("B", "A"), ("A", "B"), ("B", "B"))

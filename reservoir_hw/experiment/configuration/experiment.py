@@ -21,10 +21,16 @@ from reservoir_hw.core.errors import ConfigurationError
 from reservoir_hw.core.hil import place_hil
 from reservoir_hw.core.knobs import KnobConfig
 from reservoir_hw.core.reservoir_config import ReservoirConfig
-from reservoir_hw.experiment.configuration.gradient import GradientConfig
-from reservoir_hw.experiment.configuration.labels import baseline_labels, called, key_names
-from reservoir_hw.experiment.configuration.search import SweepConfig
-from reservoir_hw.experiment.configuration.varying import check_places, one_reservoir, unnamed, varied_keys
+from reservoir_hw.experiment.configuration.gradient import GradientConfig, SweepConfig
+from reservoir_hw.experiment.configuration.varying import (
+    baseline_labels,
+    called,
+    check_places,
+    key_names,
+    one_reservoir,
+    unnamed,
+    varied_keys,
+)
 from reservoir_hw.readout.baselines.configuration import BaselineConfig
 from reservoir_hw.readout.configuration import GradientReadoutConfig, ReadoutConfig, StateReadoutConfig
 from reservoir_hw.readout.models.configuration import TokenModelConfig

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from reservoir_hw.core.configuration import Document, Location
 from reservoir_hw.core.errors import ConfigurationError
+from reservoir_hw.core.reservoir_config import ReservoirConfig
+from reservoir_hw.readout.baselines.configuration import BaselineConfig
+from reservoir_hw.readout.models.configuration import TokenModelConfig
 
 WHOLE = ("task", "reservoir", "readout")
 """Sections that may vary as a whole."""
@@ -96,3 +99,92 @@ def _check_key(document: Document, place: Location) -> None:
             f"{document.origin(place)}: {'.'.join(sections)}: {key!r} must lie in task, readout or training, for "
             "instance readout.alpha, or be the whole of task, reservoir or readout"
         )
+
+
+# ---- Names of models in tables: rows of one name are repetitions, so what differs beside data and seeds shows in it.
+
+
+def key_names(keys: Iterable[str]) -> dict[str, str]:
+    """For each dotted key the shortest end of it that no other key has."""
+    parts = {key: key.split(".") for key in keys}
+
+    def end(key: str, count: int) -> str:
+        return ".".join(parts[key][-count:])
+
+    return {
+        key: next(
+            end(key, count)
+            for count in range(1, len(own) + 1)
+            if count == len(own) or all(end(key, count) != end(other, count) for other in parts if other != key)
+        )
+        for key, own in parts.items()
+    }
+
+
+def short(value: Any) -> str:
+    """A value in few letters; a whole section without its seeds."""
+    if value is None:
+        return "none"
+    if isinstance(value, Mapping):
+        rest = ", ".join(
+            f"{key}={short(item)}" for key, item in value.items() if key != "kind" and not key.endswith("seed")
+        )
+        return f"{value.get('kind', '')}({rest})" if rest else str(value.get("kind", ""))
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def called(points: Sequence[Mapping[str, Any]], names: Sequence[Mapping[str, str]] = ()) -> list[dict[str, str]]:
+    """What the values of each point are called, by their keys.
+
+    A section is called by its `label`, or else by its name, which is its kind if `names` has none, and by what it has
+    other than those of the same key and name.
+    """
+    found: list[dict[str, str]] = [{} for _ in points]
+    for key in dict.fromkeys(key for point in points for key in point):
+        having = [number for number, point in enumerate(points) if key in point]
+        values = [points[number][key] for number in having]
+        own = [
+            _name(value, names[number].get(key) if names else "") for number, value in zip(having, values, strict=True)
+        ]
+        sections = [value if isinstance(value, Mapping) else {} for value in values]
+        for number, text in zip(having, _told_apart(own, sections), strict=True):
+            found[number][key] = text
+    return found
+
+
+def baseline_labels(baselines: Sequence[BaselineConfig | ReservoirConfig | TokenModelConfig]) -> list[str]:
+    """Their labels; where different ones have the same, with what differs between them, but how they are trained."""
+    names = [one.name if isinstance(one, ReservoirConfig) else one.label for one in baselines]
+    return _told_apart(names, [one.model_dump(mode="json", exclude={"training"}) for one in baselines])
+
+
+def differences(sections: Sequence[Mapping[str, Any]]) -> list[str]:
+    """What of each section is not the same in all of them, seeds apart."""
+    settings = [dict(_settings(section)) for section in sections]
+    keys = dict.fromkeys(key for mine in settings for key in mine)
+    differing = [key for key in keys if any(one.get(key, ...) != settings[0].get(key, ...) for one in settings)]
+    names = key_names(differing)
+    return [" ".join(f"{names[key]}={short(mine[key])}" for key in differing if key in mine) for mine in settings]
+
+
+def _name(value: Any, name: str | None) -> str:
+    return value.get("label") or name or str(value.get("kind", "")) if isinstance(value, Mapping) else short(value)
+
+
+def _told_apart(names: Sequence[str], sections: Sequence[Mapping[str, Any]]) -> list[str]:
+    """The names; where different sections have the same, with what differs between them."""
+    found = list(names)
+    for name in dict.fromkeys(names):
+        namesakes = [number for number, other in enumerate(names) if other == name]
+        for number, what in zip(namesakes, differences([sections[number] for number in namesakes]), strict=True):
+            found[number] = " ".join(filter(None, [name, what]))
+    return found
+
+
+def _settings(section: Mapping[str, Any], at: str = "") -> Iterator[tuple[str, Any]]:
+    """All keys, dotted, but seeds."""
+    for key, value in section.items():
+        if isinstance(value, Mapping):
+            yield from _settings(value, f"{at}{key}.")
+        elif not key.endswith("seed"):
+            yield f"{at}{key}", value

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import csv
+import io
+import json
 import math
+import os
+import zipfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,11 +16,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from reservoir_hw.core import provenance
-from reservoir_hw.core.documents import Documents, joined
 from reservoir_hw.core.errors import ConfigurationError, InputRangeError
 from reservoir_hw.core.seeds import generator
-from reservoir_hw.core.tokenizer import BpeTokenizer
-from reservoir_hw.experiment.deploy.minimal_pairs import PUBLISHED, Paradigm, read_blimp
+from reservoir_hw.core.tokenizer import BpeTokenizer, Documents, joined
 from reservoir_hw.experiment.deploy.trained import trained_baseline, trained_row
 from reservoir_hw.experiment.run.by_gradients import model_of, opened_model
 from reservoir_hw.experiment.run.folder import new_run_folder
@@ -23,10 +26,80 @@ from reservoir_hw.experiment.run.report import write_report
 from reservoir_hw.experiment.run.result import InFolder
 from reservoir_hw.experiment.states.progress import Progress, StepCounter
 from reservoir_hw.readout.baselines.ngram import TokenCounts
+from reservoir_hw.tasks.datasets import FOLDER_VARIABLE
 from reservoir_hw.tasks.task import Table, Tokens
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+
+
+# As shipped, one field and one phenomenon of the paper have two spellings.
+_MERGED = {"syntax/semantics": "syntax_semantics", "s-selection": "argument_structure"}
+
+PUBLISHED = {"ngram": "5-gram", "lstm": "LSTM", "txl": "Transformer-XL", "gpt2": "GPT-2"}
+"""Models with published accuracies: their name in the file, and for people."""
+
+
+@dataclass(frozen=True)
+class Paradigm:
+    """The pairs of one UID: of two sentences, the first is acceptable. `published` are accuracies by model."""
+
+    uid: str
+    phenomenon: str
+    field: str
+    pairs: list[tuple[str, str]]
+    published: dict[str, float]
+
+
+def read_blimp(folder: str | Path | None = None, *, most: int | None = None) -> list[Paradigm]:
+    """All paradigms, in the order of their UIDs, with at most so many pairs of each.
+
+    `folder` has `BLiMP.zip`, and perhaps `models_summary.jsonl` and `human_validation_summary.csv`; by default it is
+    `blimp` in the folder of `RESERVOIR_HW_DATA`. Raises `ConfigurationError` where it is not there, or damaged.
+    """
+    if folder is None:
+        data = os.environ.get(FOLDER_VARIABLE)
+        if data is None:
+            raise ConfigurationError(
+                f"BLiMP is looked for in the folder blimp of {FOLDER_VARIABLE}, which is not set: set it, or name the "
+                "folder with --data (github.com/alexwarstadt/blimp has BLiMP.zip)"
+            )
+        folder = Path(data) / "blimp"
+    folder = Path(folder)
+    try:
+        published = _published(folder)
+        with zipfile.ZipFile(folder / "BLiMP.zip") as archive:
+            names = sorted(name for name in archive.namelist() if Path(name).match("data/[!.]*.jsonl"))
+            return [_paradigm(archive.read(name).decode(), published, most) for name in names if "__MACOSX" not in name]
+    except FileNotFoundError as error:
+        raise ConfigurationError(f"there is no {error.filename}") from None
+    except (OSError, zipfile.BadZipFile, ValueError, KeyError) as error:
+        raise ConfigurationError(f"{folder}/BLiMP.zip is damaged: {error}; copy it again") from error
+
+
+def _paradigm(lines: str, published: dict[str, dict[str, float]], most: int | None) -> Paradigm:
+    found = [json.loads(line) for line in lines.splitlines()]
+    about = {key: str(found[0][key]) for key in ("UID", "linguistics_term", "field")}
+    about = {key: _MERGED.get(value, value) for key, value in about.items()}
+    pairs = [(one["sentence_good"], one["sentence_bad"]) for one in found[:most]]
+    uid = about["UID"]
+    return Paradigm(uid, about["linguistics_term"], about["field"], pairs, published.get(uid, {}))
+
+
+def _published(folder: Path) -> dict[str, dict[str, float]]:
+    """By UID, then by model and "human"; nothing where the files are not there."""
+    found: dict[str, dict[str, float]] = {}
+    models, people = folder / "models_summary.jsonl", folder / "human_validation_summary.csv"
+    if models.is_file():
+        for line in models.read_text(encoding="utf-8").splitlines():
+            one = json.loads(line)
+            found[one["UID"]] = {name: one[key] for key, name in PUBLISHED.items()}
+    if people.is_file():
+        for row in csv.DictReader(io.StringIO(people.read_text(encoding="utf-8"))):
+            if row["Condition"] in found:
+                found[row["Condition"]]["human"] = float(row["total_mean"])
+    return found
+
 
 UNTRAINED, UNIGRAM, BIGRAM, SHORTER = "untrained", "unigram", "bigram", "the shorter one"
 _RESAMPLES = 2000
@@ -150,7 +223,7 @@ def blimp(
     no language model, for a text that is not there any more, and for a vocabulary without these sentences.
     """
     from reservoir_hw.readout.models.configuration import TokenModelConfig
-    from reservoir_hw.readout.models.sentences import log_probabilities
+    from reservoir_hw.readout.models.token_model import log_probabilities
     from reservoir_hw.readout.training import load_weights
 
     trained = trained_row(run, row) if baseline is None else trained_baseline(run, baseline)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,17 +14,14 @@ import numpy as np
 from reservoir_hw.core import provenance
 from reservoir_hw.core.errors import ConfigurationError, DeviceError
 from reservoir_hw.core.reservoir import Reservoir
-from reservoir_hw.experiment.deploy.paired_difference import Difference, paired_difference
 from reservoir_hw.experiment.deploy.trained import TrainedRow, trained_row
 from reservoir_hw.experiment.run.folder import new_run_folder, write_array
 from reservoir_hw.experiment.run.in_one_pass import opened
 from reservoir_hw.experiment.run.learning import judged, state_readout, trained
 from reservoir_hw.experiment.run.report import write_report
 from reservoir_hw.experiment.run.result import InFolder
-from reservoir_hw.experiment.states.closed_loop import forecast
-from reservoir_hw.experiment.states.device_steps import driven_on
-from reservoir_hw.experiment.states.drive import driven
-from reservoir_hw.experiment.states.pace import begin
+from reservoir_hw.experiment.states.drive import driven, forecast
+from reservoir_hw.experiment.states.pace import begin, driven_on
 from reservoir_hw.experiment.states.plan import SplitName, goes_on, plan
 from reservoir_hw.experiment.states.progress import Progress, StepCounter, following
 from reservoir_hw.experiment.states.watch import about_counters
@@ -32,6 +30,63 @@ from reservoir_hw.tasks.task import Table, Task
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+
+
+_BLOCKS = 40
+# Of Student's distribution with 39 degrees of freedom, 97.5 %.
+_QUANTILE = 2.023
+
+
+@dataclass(frozen=True)
+class Difference:
+    """Of a metric: a - b, and the ends of an interval of 95 %."""
+
+    value: float
+    low: float
+    high: float
+
+    def as_dict(self) -> dict[str, float]:
+        """For JSON."""
+        return asdict(self)
+
+    def __str__(self) -> str:
+        return f"{self.value:+.3g} [{self.low:+.3g}, {self.high:+.3g}]"
+
+
+def paired_difference(task: Task, a: np.ndarray, b: np.ndarray) -> dict[str, Difference]:
+    """The difference of each metric of outputs (batch, time, outputs) of two models for the same test.
+
+    The test is cut into 40 blocks: of sequences, or of time where there are fewer. What the metric loses if a block of
+    `a` is replaced by that of `b` is the part of the block in the difference. The spread of these parts gives the
+    interval, as it would for a mean. It holds for metrics that are nearly sums over the test.
+    """
+    whole, other = task.evaluate(a).metrics, task.evaluate(b).metrics
+    parts: dict[str, list[float]] = {name: [] for name in whole}
+    for rows, times in _blocks(a.shape[0], a.shape[1]):
+        mixed = a.copy()
+        mixed[rows, times] = b[rows, times]
+        for name, value in task.evaluate(mixed).metrics.items():
+            parts[name].append(whole[name] - value)
+    found = {}
+    for name, by_block in parts.items():
+        value = whole[name] - other[name]
+        reach = _QUANTILE * float(np.sqrt(len(by_block) * np.var(by_block, ddof=1)))
+        found[name] = Difference(value, value - reach, value + reach)
+    return found
+
+
+def _blocks(sequences: int, steps: int) -> list[tuple[Any, Any]]:
+    if sequences >= _BLOCKS:
+        return [(rows, slice(None)) for rows in np.array_split(np.arange(sequences), _BLOCKS)]
+    pieces = -(-_BLOCKS // sequences)
+    ends = np.linspace(0, steps, pieces + 1).astype(int)
+    return [
+        (row, slice(first, last))
+        for row in range(sequences)
+        for first, last in itertools.pairwise(ends)
+        if last > first
+    ]
+
 
 HOME, THERE, REFITTED = "here", "there", "refitted"
 # Points of a scatter.

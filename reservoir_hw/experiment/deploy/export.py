@@ -5,10 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from reservoir_hw.core.errors import ConfigurationError, MissingExtra
-from reservoir_hw.experiment.deploy.export_result import ExportResult, Precision, Target
-from reservoir_hw.experiment.deploy.export_series import export_readout
-from reservoir_hw.experiment.deploy.export_text import export_model
-from reservoir_hw.experiment.deploy.job import REPLAYED, ExportJob
+from reservoir_hw.experiment.deploy.export_models import export_model, export_readout
+from reservoir_hw.experiment.deploy.job import REPLAYED, ExportJob, ExportResult, Precision, Target
 from reservoir_hw.experiment.deploy.trained import TrainedRow, trained_row
 from reservoir_hw.experiment.run.folder import write_yaml
 from reservoir_hw.experiment.run.open_device import OpenDevice

@@ -12,11 +12,10 @@ import numpy as np
 from reservoir_hw.core.errors import ConfigurationError
 from reservoir_hw.core.files import replace_file
 from reservoir_hw.core.spec import ReservoirSpec
-from reservoir_hw.experiment.deploy.export_result import ExportResult
-from reservoir_hw.experiment.deploy.job import ExportJob
-from reservoir_hw.experiment.deploy.stored import Stored
+from reservoir_hw.experiment.deploy.job import ExportJob, ExportResult
+from reservoir_hw.experiment.deploy.quantised import Stored
 from reservoir_hw.readout.edge.manifest import Loss
-from reservoir_hw.readout.edge.spread import spread_of
+from reservoir_hw.readout.edge.verification import spread_of
 from reservoir_hw.tasks.task import Task
 
 if TYPE_CHECKING:

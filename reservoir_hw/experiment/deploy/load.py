@@ -9,7 +9,7 @@ from typing import Any
 
 from reservoir_hw.core.errors import ConfigurationError
 from reservoir_hw.core.tokenizer import load_tokenizer
-from reservoir_hw.experiment.deploy.export_text import model_without_devices
+from reservoir_hw.experiment.deploy.export_models import model_without_devices
 from reservoir_hw.experiment.deploy.job import check_devices
 from reservoir_hw.experiment.deploy.trained import TrainedRow, trained_row
 from reservoir_hw.experiment.run.by_gradients import model_of, opened_model
@@ -45,7 +45,7 @@ def load_model(
     readout = found.point.config.readout
     if isinstance(readout, StateReadoutConfig):
         return readout.load(found.weights)
-    from reservoir_hw.readout.training.weights_file import load_weights
+    from reservoir_hw.readout.training.folder import load_weights
 
     with ExitStack() as stack:
         model, devices = stack.enter_context(_opened(found, offline=offline))

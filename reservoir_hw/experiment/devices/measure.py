@@ -17,7 +17,6 @@ import safetensors.numpy
 
 from reservoir_hw.backends.replay import ReplayConfig
 from reservoir_hw.core import provenance
-from reservoir_hw.core.budget import parse_budget
 from reservoir_hw.core.channels import Channels
 from reservoir_hw.core.errors import ConfigurationError, DeviceError, ReservoirError, StateLost
 from reservoir_hw.core.files import replace_file
@@ -25,6 +24,7 @@ from reservoir_hw.core.reservoir import Reservoir
 from reservoir_hw.core.reservoir_config import ReservoirConfig, build_reservoir, parse_reservoir
 from reservoir_hw.core.signal import MaskConfig
 from reservoir_hw.core.store import StateStore
+from reservoir_hw.core.validation import parse_budget
 from reservoir_hw.experiment.configuration.document import load_document
 from reservoir_hw.experiment.configuration.experiment import parse_experiment, single_point
 from reservoir_hw.experiment.devices.measured_tables import (

@@ -20,9 +20,8 @@ from reservoir_hw.core.seeds import generator
 from reservoir_hw.core.spec import Counters
 from reservoir_hw.experiment.configuration.experiment import Point, parse_experiment, single_point
 from reservoir_hw.experiment.run.learning import trained
-from reservoir_hw.experiment.states.closed_loop import forecast
-from reservoir_hw.experiment.states.device_steps import steps_driven
-from reservoir_hw.experiment.states.drive import driven
+from reservoir_hw.experiment.states.drive import driven, forecast
+from reservoir_hw.experiment.states.pace import steps_driven
 from reservoir_hw.experiment.states.plan import plan_of
 from reservoir_hw.measures import (
     FEWEST_SERIES,

@@ -131,7 +131,7 @@ def _trained(
 
     Its evaluation, its record for the provenance, remarks for the user, and details of its row.
     """
-    from reservoir_hw.readout.training.weights_file import save_weights
+    from reservoir_hw.readout.training.folder import save_weights
 
     config, files = run.point.config, run.files
     settings, gradient = model_of(config), gradient_of(config)

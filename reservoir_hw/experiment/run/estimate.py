@@ -8,8 +8,7 @@ from typing import Any
 
 from reservoir_hw.backends.simulated.memory import in_units
 from reservoir_hw.experiment.configuration.experiment import Point
-from reservoir_hw.experiment.run.device_memory import DeviceMemory
-from reservoir_hw.experiment.run.trainer import Cost
+from reservoir_hw.experiment.run.trainer import Cost, DeviceMemory
 
 
 @dataclass(frozen=True)

@@ -26,7 +26,7 @@ from reservoir_hw.experiment.configuration.experiment import (
     reservoir_baselines,
     trained_baselines,
 )
-from reservoir_hw.experiment.configuration.labels import baseline_labels, differences
+from reservoir_hw.experiment.configuration.varying import baseline_labels, differences
 from reservoir_hw.experiment.run.by_gradients import VALIDATION, ByGradients
 from reservoir_hw.experiment.run.estimate import Estimate, estimate
 from reservoir_hw.experiment.run.folder import begun_run_folder, new_run_folder, rows_in, write_yaml
@@ -39,8 +39,7 @@ from reservoir_hw.experiment.run.report import write_report
 from reservoir_hw.experiment.run.result import Result, Source, how_it_ended
 from reservoir_hw.experiment.run.trainer import Cost, PointRun, RowFiles, Trainer
 from reservoir_hw.experiment.states.harvest import find_states, store_path
-from reservoir_hw.experiment.states.progress import Progress, StepCounter
-from reservoir_hw.experiment.states.progress_bar import shown_progress
+from reservoir_hw.experiment.states.progress import Progress, StepCounter, shown_progress
 from reservoir_hw.readout.baselines.configuration import BaselineConfig
 from reservoir_hw.readout.configuration import GradientReadoutConfig, StateReadoutConfig
 from reservoir_hw.readout.models.configuration import TokenModelConfig

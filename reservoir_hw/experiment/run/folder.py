@@ -11,10 +11,9 @@ from typing import Any
 import numpy as np
 
 from reservoir_hw.core.configuration import Document
-from reservoir_hw.core.differences import Difference, first_change
 from reservoir_hw.core.errors import ConfigurationError
 from reservoir_hw.core.files import replace_file
-from reservoir_hw.core.provenance import as_plain
+from reservoir_hw.core.provenance import Difference, as_plain, first_change
 
 
 def new_run_folder(parent: str | Path, name: str) -> Path:

@@ -20,16 +20,20 @@ from reservoir_hw.core.reservoir_config import ReservoirConfig, build_reservoir
 from reservoir_hw.core.spec import ReservoirSpec
 from reservoir_hw.core.store import StateStore
 from reservoir_hw.experiment.configuration.experiment import ExperimentConfig, Point
-from reservoir_hw.experiment.run.device_memory import device_memory, fitting_steps
 from reservoir_hw.experiment.run.folder import write_array
 from reservoir_hw.experiment.run.learning import Prepare, state_readout, trained
 from reservoir_hw.experiment.run.open_device import OpenDevice, refuse_draws
 from reservoir_hw.experiment.run.text_plan import check_gradient, gradient_of, refuse_options_of_texts
-from reservoir_hw.experiment.run.trainer import Cost, PointRun, RowFiles, Trainer, device_records
-from reservoir_hw.experiment.states.changes import in_words
-from reservoir_hw.experiment.states.closed_loop import forecast
-from reservoir_hw.experiment.states.device_steps import driven_by, driven_on, planned, steps_driven, steps_of_opening
-from reservoir_hw.experiment.states.drive import driven, gathers
+from reservoir_hw.experiment.run.trainer import (
+    Cost,
+    PointRun,
+    RowFiles,
+    Trainer,
+    device_memory,
+    device_records,
+    fitting_steps,
+)
+from reservoir_hw.experiment.states.drive import driven, forecast, gathers
 from reservoir_hw.experiment.states.harvest import (
     about_calibration,
     about_changes,
@@ -43,11 +47,19 @@ from reservoir_hw.experiment.states.harvest import (
     store_path,
     stored,
 )
-from reservoir_hw.experiment.states.pace import about_progress, begin
+from reservoir_hw.experiment.states.pace import (
+    about_progress,
+    begin,
+    driven_by,
+    driven_on,
+    planned,
+    steps_driven,
+    steps_of_opening,
+)
 from reservoir_hw.experiment.states.plan import Burst, DriveChunk, goes_on, plan_for, plan_of, steps_needed
 from reservoir_hw.experiment.states.progress import StepCounter, following
 from reservoir_hw.experiment.states.record import Recorder
-from reservoir_hw.experiment.states.resuming import about_interruptions, changes_since
+from reservoir_hw.experiment.states.resuming import about_interruptions, changes_since, in_words
 from reservoir_hw.experiment.states.watch import StateWatch, about_counters, counted
 from reservoir_hw.readout.configuration import GradientReadoutConfig, Readout
 from reservoir_hw.readout.models.configuration import TokenModelConfig

@@ -96,8 +96,8 @@ def opened_classifier(
 
 
 def _train_and_keep(model: SequenceClassifier, counted: CountedPieces, run: PointRun) -> None:
-    from reservoir_hw.readout.training.on_corpus import train
-    from reservoir_hw.readout.training.weights_file import save_weights
+    from reservoir_hw.readout.training.folder import save_weights
+    from reservoir_hw.readout.training.on_states import train
 
     config, task, files = run.point.config, run.task, run.files
     gradient = gradient_of(config)
@@ -154,7 +154,7 @@ def _outputs(model: SequenceClassifier, split: Split, batch: int) -> np.ndarray:
     """Outputs (sequences, time, classes): the answers for sequences, at their ends, or at all steps that are judged."""
     import torch
 
-    from reservoir_hw.readout.models.evaluating import evaluating
+    from reservoir_hw.readout.models.token_model import evaluating
 
     found = np.zeros(split.targets.shape, np.float32)
     device = model.readout.weight.device

@@ -12,7 +12,7 @@ from reservoir_hw.core.errors import ConfigurationError, NotOpen
 from reservoir_hw.core.reservoir import Reservoir
 from reservoir_hw.core.reservoir_config import ReservoirConfig, build_reservoir
 from reservoir_hw.experiment.configuration.experiment import Point
-from reservoir_hw.experiment.states.device_steps import driven_on, steps_of_opening
+from reservoir_hw.experiment.states.pace import driven_on, steps_of_opening
 from reservoir_hw.experiment.states.plan import plan_of
 from reservoir_hw.tasks.task import Task
 

@@ -10,7 +10,7 @@ from importlib.resources import files
 from typing import Any
 
 from reservoir_hw.core.files import replace_file
-from reservoir_hw.experiment.configuration.labels import called
+from reservoir_hw.experiment.configuration.varying import called
 from reservoir_hw.experiment.run.result import InFolder
 
 

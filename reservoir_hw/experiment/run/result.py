@@ -14,7 +14,7 @@ import numpy as np
 
 from reservoir_hw.core.errors import ConfigurationError, MissingExtra
 from reservoir_hw.core.store import StateStore
-from reservoir_hw.experiment.configuration.labels import called
+from reservoir_hw.experiment.configuration.varying import called
 from reservoir_hw.experiment.run.folder import write_json
 from reservoir_hw.tasks.task import Row, Table, Task
 
@@ -193,8 +193,7 @@ class Result(InFolder):
 
     def figures(self) -> dict[str, Figure]:
         """The task's figures by file stem, and what the keys of `vary` do to its score. Needs the `report` extra."""
-        from reservoir_hw.experiment.run.monitor_figures import monitor_figures
-        from reservoir_hw.experiment.run.vary_figures import vary_figures
+        from reservoir_hw.experiment.run.figures import monitor_figures, vary_figures
 
         return {
             **self.task.figures(self.rows),

@@ -9,9 +9,8 @@ from typing import cast
 
 import numpy as np
 
-from reservoir_hw.core.documents import Corpus, Documents
 from reservoir_hw.core.errors import ConfigurationError, InputRangeError
-from reservoir_hw.core.tokenizer import BpeTokenizer
+from reservoir_hw.core.tokenizer import BpeTokenizer, Corpus, Documents
 from reservoir_hw.experiment.configuration.experiment import ExperimentConfig, SampleConfig, TrainingConfig
 from reservoir_hw.experiment.configuration.gradient import GradientConfig
 from reservoir_hw.experiment.run.trainer import Cost

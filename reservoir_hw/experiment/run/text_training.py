@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
-from reservoir_hw.core.documents import Corpus, Documents, joined
+from reservoir_hw.core.tokenizer import Corpus, Documents, joined
 from reservoir_hw.experiment.configuration.experiment import SampleConfig
 from reservoir_hw.experiment.configuration.gradient import GradientConfig
 from reservoir_hw.experiment.run.text_plan import held_out_of, prompt_of, shards_for, windows_in
@@ -21,7 +21,7 @@ from reservoir_hw.experiment.run.trainer import PointRun
 from reservoir_hw.readout.models.configuration import TokenModelConfig
 from reservoir_hw.readout.training.options import TrainingOptions
 from reservoir_hw.tasks.task import Task, Tokens
-from reservoir_hw.tasks.text.overlap import ngram_overlap
+from reservoir_hw.tasks.text.report import ngram_overlap
 
 if TYPE_CHECKING:
     import torch
@@ -104,8 +104,8 @@ def train_on_tokens(
     model: TokenModel, gradient: GradientConfig, task: Tokens, run: PointRun, note: Callable[[], None]
 ) -> tuple[TrainingResult, str, float | None]:
     """Train the model, whose reservoirs are driven in every step; returns what `train_on_harvested_states` does."""
-    from reservoir_hw.readout.training.estimate import estimate_training
-    from reservoir_hw.readout.training.on_corpus import train
+    from reservoir_hw.readout.training.on_states import train
+    from reservoir_hw.readout.training.windows import estimate_training
 
     options = gradient.options
     held_out = held_out_of(task, options)
@@ -168,7 +168,7 @@ def outputs_of(model: TokenModel, task: Task) -> np.ndarray:
     """Outputs (batch, time, vocabulary) for the symbols of the test, from rest."""
     import torch
 
-    from reservoir_hw.readout.models.evaluating import evaluating
+    from reservoir_hw.readout.models.token_model import evaluating
 
     device = next(model.readout.parameters()).device
     with evaluating(model):
@@ -180,7 +180,7 @@ def evaluated(model: TokenModel, corpus: Corpus, options: TrainingOptions, run: 
 
     The processes of the run share the batches.
     """
-    from reservoir_hw.readout.models.evaluating import evaluating
+    from reservoir_hw.readout.models.token_model import evaluating
 
     device = next(model.readout.parameters()).device
     loss, hits, count = 0.0, 0, 0
@@ -204,8 +204,7 @@ def batches(
     model: TokenModel, corpus: Corpus, options: TrainingOptions, device: torch.device
 ) -> Iterator[Sequence[Tensor]]:
     """Tokens and targets of all windows or documents."""
-    from reservoir_hw.readout.training.documents import evaluation_rows_of
-    from reservoir_hw.readout.training.windows import Windows, evaluation_rows
+    from reservoir_hw.readout.training.windows import Windows, evaluation_rows, evaluation_rows_of
 
     name = "the test part of the text"
     if isinstance(corpus, Documents):

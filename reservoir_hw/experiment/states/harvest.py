@@ -19,26 +19,25 @@ import numpy as np
 
 from reservoir_hw.core import provenance
 from reservoir_hw.core.configuration import Config, decisive
-from reservoir_hw.core.current_folder import look_in_current_folder
 from reservoir_hw.core.errors import ConfigurationError, DeviceBusy
-from reservoir_hw.core.hostlock import HostLock
+from reservoir_hw.core.functions import look_in_current_folder
 from reservoir_hw.core.knobs import about_monitors
+from reservoir_hw.core.locks import HostLock
 from reservoir_hw.core.provenance import plain
 from reservoir_hw.core.reservoir import Reservoir
 from reservoir_hw.core.reservoir_config import ReservoirConfig
 from reservoir_hw.core.spec import ReservoirSpec
 from reservoir_hw.core.store import Region, StateStore, is_damage, plain_path
 from reservoir_hw.experiment.configuration.experiment import Point, TrainingConfig
-from reservoir_hw.experiment.states.changes import in_words
-from reservoir_hw.experiment.states.device_steps import Driven, driven_on
 from reservoir_hw.experiment.states.drive import OnSteps, mean_of, states_of, takes_chunks
-from reservoir_hw.experiment.states.pace import begin
+from reservoir_hw.experiment.states.pace import Driven, begin, driven_on
 from reservoir_hw.experiment.states.plan import Burst, DriveChunk, plan_of
 from reservoir_hw.experiment.states.resuming import (
     between_calibrations,
     changes_since,
     closed_in_between,
     erase_rest,
+    in_words,
     take_up,
     what_is_safe,
 )

@@ -2,19 +2,163 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from reservoir_hw.experiment.configuration.search import choice_names
+import numpy as np
+
+from reservoir_hw.core.figure_style import one_panel, panels, whole_numbers
+from reservoir_hw.experiment.configuration.gradient import choice_names
 from reservoir_hw.experiment.run.result import InFolder
-from reservoir_hw.experiment.sweeps.figures import figures
-from reservoir_hw.experiment.sweeps.trials import Trial, Trials, short_names
+from reservoir_hw.experiment.sweeps.study import Trial, Trials, short_names
 from reservoir_hw.tasks.task import Table
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+
+
+_MAIN, _BEST, _QUIET = "#26547c", "#d1495b", "0.6"
+_COLUMNS = 3
+# From this ratio of the largest to the smallest objective on, a linear axis would hide the small ones.
+_LOGARITHMIC = 20
+
+
+def figures(result: Trials) -> dict[str, Figure]:
+    """Figures by file stem; none without a complete trial."""
+    if not result.complete:
+        return {}
+    found = {"history": _history(result), "values": _values(result)}
+    if result.importances:
+        found["importance"] = _importance(result)
+    return found
+
+
+def _history(result: Trials) -> Figure:
+    """The objective of every trial, and the best so far."""
+    figure, axes = one_panel(8.0, 4.0)
+    _objective_axis(axes, result)
+    numbers, found = _points(result.complete)
+    _dots(axes, numbers, found, color=_MAIN, s=16, alpha=0.6, linewidths=0, label="trial")
+    pruned = [trial for trial in result.trials if trial.status == "pruned" and trial.objective is not None]
+    if pruned:
+        axes.scatter(*_points(pruned), color=_QUIET, marker="x", s=20, label="pruned")
+    failed = [trial.number for trial in result.trials if trial.status == "failed"]
+    if failed:
+        at_the_bottom = axes.get_xaxis_transform()
+        axes.scatter(
+            failed, np.zeros(len(failed)), color=_BEST, marker="x", s=20, label="failed", transform=at_the_bottom
+        )
+    best = np.minimum.accumulate(found) if result.direction == "minimize" else np.maximum.accumulate(found)
+    end = max(trial.number for trial in result.trials)
+    axes.step([*numbers, end], [*best, best[-1]], where="post", color=_BEST, linewidth=1.5, label="best so far")
+    axes.set_xlabel("trial")
+    whole_numbers(axes.xaxis)
+    winner = result.best
+    if winner is not None:
+        axes.set_title(f"Best {result.metric} {winner.objective:.4g}, in trial {winner.number}", loc="left")
+    figure.legend(frameon=False, fontsize=9, loc="outside right center")
+    return figure
+
+
+def _values(result: Trials) -> Figure:
+    """Each key against the objective; later trials are darker."""
+    names = short_names(result.space)
+    columns = min(_COLUMNS, len(names))
+    rows = math.ceil(len(names) / columns)
+    size = (3.3 * columns + 0.6, 2.8 * rows + 0.5)
+    figure, grid = panels(*size, rows, columns, squeeze=False, sharey=True)
+    trials = result.complete
+    _, found = _points(trials)
+    shades = np.linspace(0.75, 0.15, len(trials))
+    for panel in grid.flat[len(names) :]:
+        panel.set_visible(False)
+    for position, (axes, (key, name)) in enumerate(zip(grid.flat, names.items(), strict=False)):
+        _objective_axis(axes, result, named=position % columns == 0)
+        dimension = result.space[key]
+        values = [trial.values[key] for trial in trials]
+        if dimension.choices is None:
+            at = np.array(values, dtype=np.float64)
+            if dimension.log:
+                axes.set_xscale("log")
+            if dimension.whole:
+                whole_numbers(axes.xaxis)
+            axes.set_xlim(_wider(dimension.range, dimension.log))
+        else:
+            index = np.array([dimension.choices.index(value) for value in values], dtype=np.float64)
+            at = index + np.random.default_rng(0).uniform(-0.15, 0.15, len(index))
+            choices = choice_names(dimension)
+            axes.set_xticks(range(len(choices)), choices)
+            axes.set_xlim(-0.5, len(choices) - 0.5)
+        _dots(axes, at, found, c=shades, cmap="gray", vmin=0, vmax=1, s=16, linewidths=0)
+        if result.best is not None:
+            best = trials.index(result.best)
+            axes.plot(
+                at[best], found[best], "o", color=_BEST, markersize=7, markerfacecolor="none", markeredgewidth=1.5
+            )
+        axes.set_xlabel(name)
+    title = "Every complete trial; dark: late, ring: the best, triangles: beyond the scale"
+    figure.suptitle(title, fontsize=11, x=0.01, ha="left")
+    return figure
+
+
+def _importance(result: Trials) -> Figure:
+    names = short_names(result.space)
+    shares = sorted(result.importances.items(), key=lambda item: item[1])
+    figure, axes = one_panel(7.0, 1.3 + 0.35 * len(shares))
+    axes.barh([names[key] for key, _ in shares], [share for _, share in shares], 0.6, color=_MAIN)
+    axes.set_xlabel("importance (shares of 1)")
+    axes.set_title("Which keys decide whether a trial is among the best tenth", loc="left")
+    return figure
+
+
+def _dots(axes: Axes, at: np.ndarray, found: np.ndarray, **look: Any) -> None:
+    """A dot for each trial; a triangle at the edge for one that lies beyond it."""
+    low, high = sorted(axes.get_ylim())
+    below, above = found < low, found > high
+    for which, marker, height in ((~below & ~above, "o", found), (below, "v", low), (above, "^", high)):
+        if which.any():
+            shades = {"c": look["c"][which]} if "c" in look else {}
+            heights = np.broadcast_to(height, found.shape)[which]
+            axes.scatter(at[which], heights, marker=marker, clip_on=False, **{**look, **shades})
+            look.pop("label", None)
+
+
+def _objective_axis(axes: Axes, result: Trials, *, named: bool = True) -> None:
+    """From the best to the worst; a few trials that went far astray stay outside, so that the rest can be seen."""
+    _, found = _points(result.complete)
+    found = found if result.direction == "minimize" else -found
+    best, middle, worst = np.quantile(found, [0.0, 0.5, 1.0])
+    # Far: several times as far from the middle as the best is.
+    limit = min(worst, middle + 4 * (middle - best)) if middle > best else worst
+    positive = result.direction == "minimize" and best > 0
+    if positive and _LOGARITHMIC * best < worst:
+        axes.set_yscale("log")
+        axes.set_ylim(_wider((best, worst), logarithmic=True))
+    else:
+        low, high = _wider((best, limit), logarithmic=False)
+        axes.set_ylim((low, high) if result.direction == "minimize" else (-high, -low))
+    if named:
+        axes.set_ylabel(result.metric)
+
+
+def _points(trials: list[Trial]) -> tuple[np.ndarray, np.ndarray]:
+    numbers = np.array([trial.number for trial in trials], dtype=np.float64)
+    return numbers, np.array([trial.objective for trial in trials], dtype=np.float64)
+
+
+def _wider(limits: tuple[float, float], logarithmic: bool) -> tuple[float, float]:
+    """A little more on both sides."""
+    low, high = limits
+    if logarithmic:
+        share = (high / low) ** 0.04 if high > low else 1.1
+        return low / share, high * share
+    share = 0.04 * (high - low) or 0.04 * abs(high) or 0.04
+    return low - share, high + share
+
 
 _SHOWN_TRIALS = 10
 _SHOWN_REASONS = 5

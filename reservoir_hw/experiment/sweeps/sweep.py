@@ -38,11 +38,10 @@ from reservoir_hw.experiment.run.open_device import OpenDevice
 from reservoir_hw.experiment.run.report import write_report
 from reservoir_hw.experiment.run.result import how_it_ended
 from reservoir_hw.experiment.states.progress import Progress
-from reservoir_hw.experiment.sweeps.identity import identity_of
 from reservoir_hw.experiment.sweeps.result import SweepResult
-from reservoir_hw.experiment.sweeps.space import example_trial, search_space, with_values
-from reservoir_hw.experiment.sweeps.trials import Trial, short_names
-from reservoir_hw.experiment.sweeps.worker import Worker
+from reservoir_hw.experiment.sweeps.space import example_trial, identity_of, search_space, with_values
+from reservoir_hw.experiment.sweeps.storage import Worker
+from reservoir_hw.experiment.sweeps.study import Trial, short_names
 from reservoir_hw.tasks.task import Row, Task
 
 if TYPE_CHECKING:

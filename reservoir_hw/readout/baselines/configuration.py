@@ -3,13 +3,22 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from typing import Any, Literal, Protocol
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Protocol, Self
 
 import numpy as np
+from pydantic import Field, PositiveInt, model_validator
 
 from reservoir_hw.core.configuration import Config
-from reservoir_hw.core.errors import ConfigurationError
+from reservoir_hw.core.errors import ConfigurationError, MissingExtra
+from reservoir_hw.core.reservoir import Reservoir
+from reservoir_hw.core.tokenizer import Corpus
+from reservoir_hw.readout.models.configuration import TokenModelConfig
+from reservoir_hw.tasks.elman_grammar.task import ElmanGrammar
 from reservoir_hw.tasks.task import Evaluation, Task
+
+if TYPE_CHECKING:
+    from reservoir_hw.readout.models.token_model import TokenModel
 
 
 class Baseline(Protocol):
@@ -62,3 +71,155 @@ class BaselineConfig(Config):
     def label(self) -> str:
         """A short name for tables and figures."""
         return self.kind
+
+
+# ---- Language models without a reservoir, as an experiment file names them among its baselines.
+
+
+Rate = Annotated[float, Field(ge=0, lt=1)]
+
+_NOT_OF_THE_MODEL = {"kind", "seed", "training"}
+
+
+class TrainedBaselineConfig(TokenModelConfig):
+    """Trained as the readouts are: on the same tokens and windows, by the same section `training.gradient`."""
+
+    def build(
+        self,
+        vocabulary: int,
+        reservoirs: Sequence[Reservoir] = (),
+        twins: Sequence[Reservoir] = (),
+        *,
+        context: int = 0,
+    ) -> TokenModel:
+        """The model, untrained. Weights depend on `seed` alone. Raises `MissingExtra` without torch."""
+        del reservoirs, twins
+        try:
+            import torch
+        except ImportError as error:
+            raise MissingExtra(f"a language model needs torch: pip install 'reservoir-hw[train]' ({error})") from error
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(self.seed)
+            return self._made(vocabulary, context)
+
+    @abstractmethod
+    def _made(self, vocabulary: int, context: int) -> TokenModel: ...
+
+
+class TransformerConfig(TrainedBaselineConfig):
+    """The character transformer of Köster & Uchida 2026, section II.C."""
+
+    kind: Literal["transformer"]
+    embedding: PositiveInt = 16
+    hidden: PositiveInt = 64
+    heads: PositiveInt = 4
+    layers: PositiveInt = 4
+    dropout: Rate = 0.1
+    causal: bool = Field(default=True, description="false: as published, which needs gradient.predict: last")
+
+    @property
+    def label(self) -> str:
+        """transformer(layers×embedding)."""
+        return f"transformer({self.layers}×{self.embedding})"
+
+    def _made(self, vocabulary: int, context: int) -> TokenModel:
+        from reservoir_hw.readout.baselines.transformer import CharTransformer
+
+        return CharTransformer(vocabulary, context=context, **self.model_dump(exclude=_NOT_OF_THE_MODEL))
+
+
+class GptConfig(TrainedBaselineConfig):
+    """The decoder of GPT-2, at any size."""
+
+    kind: Literal["gpt"]
+    width: PositiveInt
+    layers: PositiveInt
+    heads: PositiveInt = 4
+    dropout: Rate = 0.0
+
+    @model_validator(mode="after")
+    def _heads_share_the_width(self) -> Self:
+        if self.width % self.heads:
+            raise ValueError(f"width {self.width} cannot be divided among {self.heads} heads: it must be a multiple")
+        return self
+
+    @property
+    def label(self) -> str:
+        """gpt(layers×width)."""
+        return f"gpt({self.layers}×{self.width})"
+
+    def _made(self, vocabulary: int, context: int) -> TokenModel:
+        from reservoir_hw.readout.baselines.transformer import Gpt
+
+        return Gpt(vocabulary, context=context, **self.model_dump(exclude=_NOT_OF_THE_MODEL))
+
+
+class RecurrentConfig(TrainedBaselineConfig):
+    """A trained recurrence, of the cell that `kind` names."""
+
+    hidden: PositiveInt
+    embedding: PositiveInt | None = Field(default=None, description="channels; null: tokens are one-hot")
+    layers: PositiveInt = 1
+    dropout: Rate = 0.0
+
+    @property
+    def label(self) -> str:
+        """lstm(hidden) or gru(hidden)."""
+        return f"{self.kind}({self.hidden})"
+
+    def _made(self, vocabulary: int, context: int) -> TokenModel:
+        from reservoir_hw.readout.baselines.recurrent import RecurrentLM
+
+        del context
+        return RecurrentLM(vocabulary, cell=self.kind, **self.model_dump(exclude=_NOT_OF_THE_MODEL))
+
+
+class LstmConfig(RecurrentConfig):
+    """An LSTM (Hochreiter & Schmidhuber 1997)."""
+
+    kind: Literal["lstm"]
+
+
+class GruConfig(RecurrentConfig):
+    """A GRU (Cho et al. 2014)."""
+
+    kind: Literal["gru"]
+
+
+class SrnConfig(TrainedBaselineConfig):
+    """The simple recurrent network of Elman, as Tong et al. 2007 trained it (section 3.1)."""
+
+    kind: Literal["srn"]
+    hidden: PositiveInt = 70
+    outputs: Literal["logistic", "softmax"] = Field(
+        default="logistic", description="logistic: as published, each for itself; softmax: as the other models"
+    )
+    gradient: Literal["previous_step", "through"] = Field(
+        default="previous_step", description="previous_step: as published; through: to the start of a window"
+    )
+    stages: bool = Field(
+        default=False,
+        description="elman_grammar: learn 0, 1/3, 2/3 and all of its complex sentences, each as training.gradient says",
+    )
+
+    @property
+    def label(self) -> str:
+        """SRN(hidden), and what of it is not as published."""
+        softmax = " softmax" if self.outputs == "softmax" else ""
+        return f"SRN({self.hidden}){softmax}{' through' if self.gradient == 'through' else ''}"
+
+    def lessons(self, task: Task) -> dict[str, Corpus]:
+        """With `stages` the sentences of each, with the names that `train_in_stages` gives their folders."""
+        if not self.stages:
+            return super().lessons(task)
+        if not isinstance(task, ElmanGrammar):
+            raise ConfigurationError("stages: only the task elman_grammar has simpler sentences; leave it out")
+        whole = task.complex_share
+        simpler = {f"stage-{share:g}": task.training_words(share) for share in (0, whole / 3, 2 * whole / 3)}
+        return {**simpler, f"stage-{whole:g}": task.tokens.tokens_train}
+
+    def _made(self, vocabulary: int, context: int) -> TokenModel:
+        from reservoir_hw.readout.baselines.recurrent import SRN
+
+        del context
+        return SRN(vocabulary, **self.model_dump(exclude={*_NOT_OF_THE_MODEL, "stages"}))

@@ -12,7 +12,7 @@ from pydantic import Field, NonNegativeFloat, PositiveInt
 from reservoir_hw.core.configuration import Document, validate
 from reservoir_hw.core.errors import ConfigurationError, ShapeError
 from reservoir_hw.readout.baselines.configuration import BaselineConfig
-from reservoir_hw.readout.linear.errors import NotSolved
+from reservoir_hw.readout.linear.configuration import NotSolved
 from reservoir_hw.readout.linear.ridge import RidgeReadout
 
 # Numbers in one chunk of registers: bounds the memory, which `taps` copies of the inputs would need.

@@ -8,8 +8,8 @@ import numpy as np
 from pydantic import Field, PositiveFloat
 
 from reservoir_hw.core.configuration import Document, validate
-from reservoir_hw.core.documents import Corpus, Documents
 from reservoir_hw.core.errors import ConfigurationError, NotOpen, ShapeError
+from reservoir_hw.core.tokenizer import Corpus, Documents
 from reservoir_hw.readout.baselines.configuration import BaselineConfig
 from reservoir_hw.tasks.task import Evaluation, Task
 

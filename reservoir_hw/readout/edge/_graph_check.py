@@ -14,9 +14,8 @@ from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
-from reservoir_hw.readout.edge._refusal import Refused, shown
 from reservoir_hw.readout.edge._weights import Extent
-from reservoir_hw.readout.edge.manifest import WEIGHTS, Segment, Value
+from reservoir_hw.readout.edge.manifest import WEIGHTS, Refused, Segment, Value, shown
 
 OPSET, IR_VERSIONS = 17, range(3, 9)
 DEPTH_LIMIT = 8

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from reservoir_hw.readout.edge._refusal import Refused, shown
+from reservoir_hw.readout.edge.manifest import Refused, shown
 
 HEADER_LIMIT = 4 << 20
 RANK_LIMIT = 8

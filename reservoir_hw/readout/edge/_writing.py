@@ -17,10 +17,8 @@ from types import TracebackType
 from typing import IO, BinaryIO, Self, TypeAlias
 
 from reservoir_hw.core.files import settle_folder
-from reservoir_hw.readout.edge._archive import PIECE, Archive
-from reservoir_hw.readout.edge._refusal import Refused, shown
-from reservoir_hw.readout.edge._stored_zip import new_entry
-from reservoir_hw.readout.edge.manifest import FORMAT, MANIFEST
+from reservoir_hw.readout.edge._archive import PIECE, Archive, new_entry
+from reservoir_hw.readout.edge.manifest import FORMAT, MANIFEST, Refused, shown
 
 MANIFEST_LIMIT = 4 << 20
 Content: TypeAlias = bytes | memoryview | os.PathLike[str] | Iterable[bytes | memoryview]

@@ -4,24 +4,29 @@ from __future__ import annotations
 
 import re
 import weakref
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from reservoir_hw.core.errors import ConfigurationError, MissingExtra
+from reservoir_hw.core.errors import ConfigurationError, MissingExtra, StateLost
+from reservoir_hw.core.reservoir import Reservoir
+from reservoir_hw.core.sharing import Share
 from reservoir_hw.core.threads import quiet_session
-
-# In onnxruntime 1.16 it ends the process where it meets a sum whose axes are left out.
-_DISABLED_OPTIMIZERS = ["AttentionFusion"]
-
-_FIRST_WITH_NUMPY_2 = (1, 19)
+from reservoir_hw.readout.edge.latency import Stopwatch
+from reservoir_hw.readout.edge.manifest import Crossing, Manifest, Segment, Value
 
 if TYPE_CHECKING:
     import onnxruntime
 
     from reservoir_hw.readout.edge.bundle import Bundle
+
+
+# In onnxruntime 1.16 it ends the process where it meets a sum whose axes are left out.
+_DISABLED_OPTIMIZERS = ["AttentionFusion"]
+
+_FIRST_WITH_NUMPY_2 = (1, 19)
 
 
 def import_onnxruntime() -> Any:
@@ -96,3 +101,186 @@ def session_of(
     # The runtime keeps the addresses of the arrays, but not the arrays: they must live as long as the session.
     weakref.finalize(session, dict.clear, dict(weights)).atexit = False
     return session
+
+
+# ---- The stages of a model at the edge: graphs and crossings, on arrays as they come, or bound once for single steps.
+
+
+class SegmentStage:
+    """A graph."""
+
+    def __init__(self, number: int, segment: Segment, session: Any) -> None:
+        self.name = f"segment {number}"
+        self.segment = segment
+        self.session = session
+        self._gives = [value.name for value in segment.gives]
+
+    def begin(self, batch: int) -> None:
+        """Graphs keep nothing."""
+
+    def run(self, values: dict[str, np.ndarray], repetitions: int) -> None:
+        """Compute what the segment gives."""
+        del repetitions
+        given = {value.name: values[value.name] for value in self.segment.reads}
+        try:
+            values.update(zip(self._gives, self.session.run(self._gives, given), strict=True))
+        except Exception as error:
+            raise self._failed(error) from error
+
+    def _failed(self, error: Exception) -> ConfigurationError:
+        # onnxruntime raises its own classes, which share no base but Exception.
+        return ConfigurationError(f"{self.segment.graph} fails at work: {first_line(error)}")
+
+    def bound(self, values: Mapping[str, np.ndarray]) -> Callable[[], None]:
+        """The same, always on these arrays."""
+        ort_value = import_onnxruntime().OrtValue.ortvalue_from_numpy
+        binding = self.session.io_binding()
+        for value in self.segment.reads:
+            binding.bind_ortvalue_input(value.name, ort_value(values[value.name]))
+        for value in self.segment.gives:
+            binding.bind_ortvalue_output(value.name, ort_value(values[value.name]))
+        run = self.session.run_with_iobinding
+
+        def compute() -> None:
+            try:
+                run(binding)
+            except Exception as error:
+                raise self._failed(error) from error
+
+        return compute
+
+
+class CrossingStage:
+    """A reservoir between two graphs."""
+
+    def __init__(self, number: int, crossing: Crossing, reservoir: Reservoir, dtype: str) -> None:
+        self.name = f"crossing {number}"
+        self.crossing = crossing
+        self.dtype = np.dtype(dtype)
+        """Of the states that the graphs read. A device may have another, in which it takes its inputs by itself."""
+        self.reservoir = reservoir
+        self._share = Share(reservoir)
+        self._casts = reservoir.spec.dtype != dtype
+
+    @property
+    def steps(self) -> int | None:
+        """How many steps of these sequences the device has taken; None if it keeps no state of them."""
+        return self._share.steps if self.crossing.state is None else None
+
+    def begin(self, batch: int) -> None:
+        """The device is reset when it is driven next."""
+        self._share.begin(batch)
+
+    def run(self, values: dict[str, np.ndarray], repetitions: int) -> None:
+        """Drive the device."""
+        crossing = self.crossing
+        drive = self._in_device(values[crossing.drive])
+        if crossing.state is not None:
+            states: Any = self.reservoir.transition(drive[:, 0], values[crossing.state][:, 0])
+            values[crossing.states] = self._cast(states[:, None])
+            return
+        if repetitions == 1:
+            values[crossing.states] = self._cast(np.asarray(self._share.run(drive)))
+            return
+        if self._share.steps:
+            raise StateLost("a model that averages repetitions takes whole sequences from rest: call reset before run")
+        total = np.zeros((*drive.shape[:2], self.reservoir.spec.nodes))
+        for _ in range(repetitions):
+            self._share.begin(len(drive))
+            total += self._share.run(drive)
+        values[crossing.states] = self._cast(total / repetitions)
+
+    def _in_device(self, drive: np.ndarray) -> np.ndarray:
+        """In the precision of the device. What is its limit in that of the training is its limit here."""
+        spec = self.reservoir.spec
+        if not self._casts:
+            return drive
+        given = drive.astype(spec.dtype)
+        if spec.input_range is not None:
+            low, high = spec.input_range
+            np.maximum(given, low, out=given, where=drive >= drive.dtype.type(low))
+            np.minimum(given, high, out=given, where=drive <= drive.dtype.type(high))
+        return given
+
+    def _cast(self, states: np.ndarray) -> np.ndarray:
+        # What becomes infinite shows in the outputs.
+        with np.errstate(over="ignore"):
+            return states.astype(self.dtype, copy=False)
+
+    def bound(self, values: Mapping[str, np.ndarray]) -> Callable[[], None]:
+        """The same, always on these arrays; a reservoir that can writes its states into them."""
+        crossing, reservoir, run = self.crossing, self.reservoir, self._share.run
+        drive, target = values[crossing.drive], values[crossing.states]
+
+        def transition() -> None:
+            assert crossing.state is not None
+            target[:, 0] = reservoir.transition(self._in_device(drive)[:, 0], values[crossing.state][:, 0])
+
+        def drive_once() -> None:
+            states = run(drive, target)
+            if states is not target:
+                target[...] = states
+
+        def drive_and_cast() -> None:
+            target[...] = self._cast(run(self._in_device(drive)))
+
+        if crossing.state is not None:
+            return transition
+        return drive_and_cast if self._casts else drive_once
+
+
+Stage = SegmentStage | CrossingStage
+
+
+class Bound:
+    """Arrays of one step for `batch` sequences, and the calls that work on them.
+
+    `calls` are those of all stages in their order, each with what is to be told how many nanoseconds it took.
+    """
+
+    def __init__(self, manifest: Manifest, stages: Sequence[Stage], watch: Stopwatch, batch: int) -> None:
+        self.batch = batch
+        self._carried = manifest.carried
+        values = self._values = {manifest.input.name: _empty(manifest.input, batch)}
+        for one in manifest.carried:
+            values |= {name: np.zeros((batch, *one.shape), one.dtype) for name in (one.reads, one.gives)}
+        for stage in stages:
+            if isinstance(stage, CrossingStage):
+                spec = stage.reservoir.spec
+                values[stage.crossing.states] = np.zeros((batch, 1, spec.nodes), stage.dtype)
+            else:
+                for value in stage.segment.gives:
+                    values.setdefault(value.name, _empty(value, batch))
+        self.calls = [
+            (stage.bound(values), histogram.add) for stage, histogram in zip(stages, watch.histograms, strict=True)
+        ]
+        self.input = values[manifest.input.name]
+        self.output = values[manifest.output.name][:, 0]
+        self.counts = [value for name, value in values.items() if name.startswith("clipped_")]
+        """How many values each of the input maps clipped in the last step."""
+
+    def begin(self, carried: Mapping[str, np.ndarray]) -> None:
+        """Take over what goes on from step to step."""
+        for name, value in carried.items():
+            self._values[name][...] = value
+
+    def carry(self, carried: dict[str, np.ndarray]) -> None:
+        """What the step gave is what the next one reads."""
+        for one in self._carried:
+            self._values[one.reads][...] = self._values[one.gives]
+            carried[one.reads] = self._values[one.reads]
+
+
+def _empty(value: Value, batch: int) -> np.ndarray:
+    return np.zeros(() if value.scalar else (batch, 1, *value.shape), value.dtype)
+
+
+def stages_of(manifest: Manifest, sessions: Sequence[Any], reservoirs: Sequence[Reservoir]) -> list[Stage]:
+    """Segments and crossings in the order in which they are needed."""
+    segments = zip(manifest.segments, sessions, strict=True)
+    stages: list[Stage] = [SegmentStage(number, *one) for number, one in enumerate(segments)]
+    # From the last, so that the places of those before stay as they are.
+    for place, crossing in reversed(list(enumerate(manifest.crossings))):
+        dtype = manifest.slots[crossing.slot].dtype
+        stages.insert(crossing.after, CrossingStage(place, crossing, reservoirs[crossing.slot], dtype))
+    return stages

@@ -12,8 +12,8 @@ from torch import Tensor, nn
 
 from reservoir_hw.readout.edge.manifest import Crossing, Value
 from reservoir_hw.readout.export import gates
-from reservoir_hw.readout.export.crossing import emit_drive, emit_map, mapped_by, read_states, shared_slots
-from reservoir_hw.readout.export.graph import Precision
+from reservoir_hw.readout.export.crossing import emit_drive, emit_map, in_torch, mapped_by, read_states, shared_slots
+from reservoir_hw.readout.export.graph import Precision, Weights
 from reservoir_hw.readout.export.layers import LayerGraph, array
 from reservoir_hw.readout.export.plan import Plan, Reference
 from reservoir_hw.readout.export.simulated_network import (
@@ -27,12 +27,9 @@ from reservoir_hw.readout.export.simulated_network import (
     state_value,
 )
 from reservoir_hw.readout.export.torch_module import emit_readout
-from reservoir_hw.readout.export.torch_reference import in_torch
-from reservoir_hw.readout.export.weights import Weights
 from reservoir_hw.readout.models.esn_language_model import EsnLM
 from reservoir_hw.readout.models.gated import GatedRecurrence, MatrixCandidate
-from reservoir_hw.readout.models.reservoir_layer import ReservoirLayer
-from reservoir_hw.readout.models.stages import Series, Stage
+from reservoir_hw.readout.models.reservoir_layer import ReservoirLayer, Series, Stage
 
 TOKENS = Value(name="tokens", dtype="int64")
 

@@ -18,8 +18,8 @@ from reservoir_hw.core.tokenizer import Tokenizer
 from reservoir_hw.core.validation import whole_number
 from reservoir_hw.readout.edge.bundle import write_bundle
 from reservoir_hw.readout.edge.manifest import WEIGHTS, Loss, Manifest, Ranges, Slot
-from reservoir_hw.readout.edge.probe import record_probe
 from reservoir_hw.readout.edge.sessions import session_of
+from reservoir_hw.readout.edge.verification import record_probe
 from reservoir_hw.readout.export.certificate import certify, compared, random_inputs
 from reservoir_hw.readout.export.graph import Precision
 from reservoir_hw.readout.export.plan import Plan, Values

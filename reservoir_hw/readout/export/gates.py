@@ -13,8 +13,8 @@ from torch import Tensor, nn
 from torch.nn.functional import linear
 
 from reservoir_hw.readout.edge.manifest import Carried, Crossing, Value
-from reservoir_hw.readout.export.crossing import emit_drive, emit_map, mapped_by, read_states
-from reservoir_hw.readout.export.graph import Precision
+from reservoir_hw.readout.export.crossing import emit_drive, emit_map, in_torch, mapped_by, read_states
+from reservoir_hw.readout.export.graph import Precision, Weights
 from reservoir_hw.readout.export.layers import LayerGraph, array
 from reservoir_hw.readout.export.plan import Plan, Reference
 from reservoir_hw.readout.export.simulated_network import (
@@ -24,11 +24,8 @@ from reservoir_hw.readout.export.simulated_network import (
     emit_step,
     simulated,
 )
-from reservoir_hw.readout.export.torch_reference import in_torch
-from reservoir_hw.readout.export.weights import Weights
 from reservoir_hw.readout.models.gated import GatedRecurrence, MatrixCandidate, gates
-from reservoir_hw.readout.models.reservoir_layer import ReservoirLayer
-from reservoir_hw.readout.models.stages import Series
+from reservoir_hw.readout.models.reservoir_layer import ReservoirLayer, Series
 
 CARRIED, NEXT = "x", "next_x"
 """The state x(t - 1) that a step reads, and x(t) that it gives."""

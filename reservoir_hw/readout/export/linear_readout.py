@@ -9,13 +9,11 @@ import numpy as np
 from reservoir_hw.core.errors import ConfigurationError
 from reservoir_hw.core.spec import ReservoirSpec
 from reservoir_hw.readout.edge.manifest import Crossing, Value
-from reservoir_hw.readout.edge.spread import spread_of
-from reservoir_hw.readout.export.graph import Precision
+from reservoir_hw.readout.edge.verification import spread_of
+from reservoir_hw.readout.export.graph import Precision, Weights
 from reservoir_hw.readout.export.layers import LayerGraph
 from reservoir_hw.readout.export.plan import Plan, Values
-from reservoir_hw.readout.export.weights import Weights
-from reservoir_hw.readout.linear.feature_scale import FeatureScale
-from reservoir_hw.readout.linear.linear_form import LinearForm, loses_in_single, sizes_of
+from reservoir_hw.readout.linear.linear_form import FeatureScale, LinearForm, loses_in_single, sizes_of
 
 
 def plan_of_readout(

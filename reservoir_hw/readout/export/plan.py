@@ -10,9 +10,8 @@ import numpy as np
 
 from reservoir_hw.core.spec import ReservoirSpec
 from reservoir_hw.readout.edge.manifest import Carried, Crossing, Value
-from reservoir_hw.readout.export.graph import Graph
-from reservoir_hw.readout.export.weights import Weights
-from reservoir_hw.readout.linear.feature_scale import FeatureScale
+from reservoir_hw.readout.export.graph import Graph, Weights
+from reservoir_hw.readout.linear.linear_form import FeatureScale
 
 EDGE = "_on_the_edge"
 """Behind the name of a count of clipped values: how many may be counted or not, as rounding decides."""

@@ -26,13 +26,12 @@ from reservoir_hw.core.seeds import generator
 from reservoir_hw.core.spec import ReservoirSpec
 from reservoir_hw.readout.edge.manifest import Crossing, DType, Value
 from reservoir_hw.readout.edge.sessions import session_of
-from reservoir_hw.readout.edge.spread import Deviation, deviation_of, limit_of
-from reservoir_hw.readout.export.graph import OPSET, Graph
+from reservoir_hw.readout.edge.verification import Deviation, deviation_of, limit_of
+from reservoir_hw.readout.export.crossing import on_cpu
+from reservoir_hw.readout.export.graph import OPSET, Graph, Weights
 from reservoir_hw.readout.export.layers import LayerGraph
 from reservoir_hw.readout.export.plan import Plan, Values
-from reservoir_hw.readout.export.torch_reference import on_cpu
-from reservoir_hw.readout.export.weights import Weights
-from reservoir_hw.readout.models.evaluating import evaluating
+from reservoir_hw.readout.models.token_model import evaluating
 
 log = logging.getLogger(__name__)
 

@@ -8,8 +8,8 @@ from typing import Any
 from reservoir_hw.core.errors import ConfigurationError
 from reservoir_hw.core.reservoir import Reservoir
 from reservoir_hw.readout.edge.manifest import Value
-from reservoir_hw.readout.export.graph import Precision
-from reservoir_hw.readout.export.layers import LayerGraph
+from reservoir_hw.readout.export.graph import Precision, Weights
+from reservoir_hw.readout.export.layers import LayerGraph, refuse_changes
 from reservoir_hw.readout.export.linear_readout import LinearPart
 from reservoir_hw.readout.export.plan import Plan, Values
 from reservoir_hw.readout.export.simulated_network import (
@@ -19,8 +19,6 @@ from reservoir_hw.readout.export.simulated_network import (
     emit_network,
     simulated,
 )
-from reservoir_hw.readout.export.unchanged import refuse_changes
-from reservoir_hw.readout.export.weights import Weights
 
 
 def whole_plan(

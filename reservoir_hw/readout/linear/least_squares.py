@@ -15,13 +15,12 @@ from reservoir_hw.core import arrays
 from reservoir_hw.core.configuration import Document, validate
 from reservoir_hw.core.errors import ConfigurationError, ShapeError
 from reservoir_hw.readout.linear.configuration import LinearConfig
-from reservoir_hw.readout.linear.linear_form import LinearForm
-from reservoir_hw.readout.linear.readout_file import read_readout, write_readout
-from reservoir_hw.readout.linear.sequence_position import SequencePosition
+from reservoir_hw.readout.linear.linear_form import LinearForm, read_readout, write_readout
 from reservoir_hw.readout.linear.training_chunks import (
     Chunk,
     ChunkSource,
     Columns,
+    SequencePosition,
     Widths,
     check_finite,
     checked,

@@ -13,13 +13,10 @@ from pydantic import Field, PositiveFloat, model_validator
 from reservoir_hw.core import arrays
 from reservoir_hw.core.errors import InputRangeError, ReservoirError, ShapeError
 from reservoir_hw.readout.linear._decomposition import Array
-from reservoir_hw.readout.linear._least_mean_squares import LeastMeanSquares
-from reservoir_hw.readout.linear._recursive_least_squares import RecursiveLeastSquares
-from reservoir_hw.readout.linear.configuration import LinearConfig
-from reservoir_hw.readout.linear.errors import NotSolved
-from reservoir_hw.readout.linear.feature_scale import FeatureScale
+from reservoir_hw.readout.linear._online_rules import LeastMeanSquares, RecursiveLeastSquares
+from reservoir_hw.readout.linear.configuration import LinearConfig, NotSolved
 from reservoir_hw.readout.linear.least_squares import LeastSquaresReadout
-from reservoir_hw.readout.linear.linear_form import LinearForm
+from reservoir_hw.readout.linear.linear_form import FeatureScale, LinearForm
 from reservoir_hw.readout.linear.training_chunks import Chunk, Columns, Widths, numeric
 
 # Rows that are converted to float64 at once.

@@ -12,23 +12,24 @@ import numpy.typing as npt
 from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt
 
 from reservoir_hw.core.errors import ConfigurationError, ShapeError
-from reservoir_hw.readout.linear._alpha_search import (
+from reservoir_hw.readout.linear._decomposition import (
     DEFAULT_ALPHAS,
+    EPSILON,
+    Accumulator,
+    Array,
+    Design,
+    Spectrum,
+    Statistics,
     choose_alpha,
     gcv_scores,
     kfold_scores,
 )
-from reservoir_hw.readout.linear._decomposition import EPSILON, Array, Design, Spectrum
 from reservoir_hw.readout.linear._incremental_qr import IncrementalQR
 from reservoir_hw.readout.linear._normal_equations import NormalEquations
-from reservoir_hw.readout.linear._sufficient_statistics import Accumulator, Statistics
-from reservoir_hw.readout.linear.configuration import LinearConfig
-from reservoir_hw.readout.linear.errors import IllConditionedWarning, NotSolved
-from reservoir_hw.readout.linear.feature_scale import FeatureScale
+from reservoir_hw.readout.linear.configuration import IllConditionedWarning, LinearConfig, NotSolved
 from reservoir_hw.readout.linear.least_squares import LeastSquaresReadout
-from reservoir_hw.readout.linear.linear_form import LinearForm, loses_in_single, sizes_of
-from reservoir_hw.readout.linear.sequence_position import SequencePosition
-from reservoir_hw.readout.linear.training_chunks import Chunk, Widths
+from reservoir_hw.readout.linear.linear_form import FeatureScale, LinearForm, loses_in_single, sizes_of
+from reservoir_hw.readout.linear.training_chunks import Chunk, SequencePosition, Widths
 from reservoir_hw.tasks.task import Task
 
 log = logging.getLogger(__name__)

@@ -11,12 +11,12 @@ from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt, model_va
 
 from reservoir_hw.core.channels import Channels
 from reservoir_hw.core.configuration import Config
-from reservoir_hw.core.documents import Corpus
 from reservoir_hw.core.errors import ConfigurationError, MissingExtra
 from reservoir_hw.core.reservoir import Reservoir
 from reservoir_hw.core.reservoir_config import ReservoirConfig
+from reservoir_hw.core.tokenizer import Corpus
 from reservoir_hw.readout.configuration import GradientReadoutConfig
-from reservoir_hw.readout.models.around_reservoir import AroundReservoir
+from reservoir_hw.readout.models.classifier_configuration import AroundReservoir
 from reservoir_hw.tasks.task import Task, Tokens
 
 if TYPE_CHECKING:
@@ -248,7 +248,7 @@ class OneHotConfig(Config):
 
     def build(self, vocabulary: int) -> nn.Module:
         """The module."""
-        from reservoir_hw.readout.models.embeddings import OneHot
+        from reservoir_hw.readout.models.language_model import OneHot
 
         return OneHot(vocabulary)
 
@@ -274,7 +274,7 @@ class RandomEmbeddingConfig(Config):
 
     def build(self, vocabulary: int) -> nn.Module:
         """The module."""
-        from reservoir_hw.readout.models.embeddings import random_embedding
+        from reservoir_hw.readout.models.language_model import random_embedding
 
         return random_embedding(vocabulary, self.width, seed=self.seed, scaling=self.scaling, trainable=self.trainable)
 
@@ -308,8 +308,8 @@ class ReservoirModelConfig(ModelConfig):
     def _readout(self, nodes: int, vocabulary: int) -> nn.Module: ...
 
     def _make(self, vocabulary: int, layers: Sequence[ReservoirLayer]) -> TokenModel:
+        from reservoir_hw.readout.models.attention import NormalisedReadout
         from reservoir_hw.readout.models.language_model import ReservoirLM
-        from reservoir_hw.readout.models.normalised import NormalisedReadout
 
         (layer,) = layers
         readout = self._readout(layer.nodes, vocabulary)

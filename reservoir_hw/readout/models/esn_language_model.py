@@ -17,8 +17,7 @@ from torch import Tensor, nn
 from reservoir_hw.core.errors import ConfigurationError, ShapeError
 from reservoir_hw.core.validation import number_in, whole_number
 from reservoir_hw.networks.language_weights import EsnArrays, dense_esn_weights, sparse_esn_weights
-from reservoir_hw.readout.models.embeddings import SparseEmbedding, given_embedding
-from reservoir_hw.readout.models.language_model import check_readout
+from reservoir_hw.readout.models.language_model import SparseEmbedding, check_readout, given_embedding
 from reservoir_hw.readout.models.softmax import LinearReadout, LowRankReadout
 from reservoir_hw.readout.models.token_model import TokenModel
 

@@ -23,9 +23,8 @@ from torch.nn.functional import cross_entropy, linear
 from reservoir_hw.core.errors import ConfigurationError, InputRangeError, ShapeError
 from reservoir_hw.core.validation import whole_number
 from reservoir_hw.readout.linear.ridge import RidgeReadout
-from reservoir_hw.readout.models.reservoir_layer import ReservoirLayer, _ValuesOf
+from reservoir_hw.readout.models.reservoir_layer import ReservoirLayer, Series, _ValuesOf
 from reservoir_hw.readout.models.softmax import LinearReadout
-from reservoir_hw.readout.models.stages import Series
 
 
 class Candidate(nn.Module, ABC):

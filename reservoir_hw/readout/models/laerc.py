@@ -11,9 +11,8 @@ from torch.nn.functional import layer_norm, linear
 
 from reservoir_hw.core.errors import ConfigurationError
 from reservoir_hw.core.validation import number_in, whole_number
-from reservoir_hw.readout.models.reservoir_layer import ReservoirLayer
+from reservoir_hw.readout.models.reservoir_layer import ReservoirLayer, Stage
 from reservoir_hw.readout.models.softmax import LinearReadout
-from reservoir_hw.readout.models.stages import Stage
 from reservoir_hw.readout.models.token_model import TokenModel
 
 InputAffine = Literal["none", "frozen", "trained"]

@@ -7,6 +7,8 @@ states = layer(u)       # the states of the device; gradients reach u through th
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
 import numpy as np
@@ -17,7 +19,35 @@ from reservoir_hw.core.errors import ConfigurationError, InputRangeError, ShapeE
 from reservoir_hw.core.reservoir import Reservoir
 from reservoir_hw.core.sharing import Share
 from reservoir_hw.core.spec import ReservoirSpec
-from reservoir_hw.readout.models.stages import Series, Stage
+
+
+@dataclass(frozen=True)
+class Stage:
+    """What a model computes between two reservoirs: x and the states of the reservoir before -> (y, carried).
+
+    y drives the next reservoir; that of the last stage is the output. `carried` passes by the reservoir and is the
+    next stage's x, or None. The first stage has the input of the model as x, and None as states.
+    """
+
+    compute: Callable[[Any, Any], tuple[Tensor, Tensor | None]]
+    """In torch."""
+
+    emit: Callable[[Any, Any, Any], tuple[str, str | None]]
+    """The same as nodes of a graph, its first argument; of names of tensors."""
+
+
+@dataclass(frozen=True)
+class Series:
+    """What a model for series of numbers makes of its states (batch, time, nodes): outputs (batch, time, width)."""
+
+    name: str
+    width: int
+    compute: Callable[[Tensor], Tensor]
+    emit: Callable[[Any, str], str]
+    meaning: Literal["values", "logits"] = "values"
+    reads_last: bool = False
+    """Whether the output of the last step alone counts."""
+
 
 Gradient = Literal["stop", "through", "twin"]
 

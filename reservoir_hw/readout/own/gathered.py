@@ -12,9 +12,8 @@ import numpy.typing as npt
 from reservoir_hw.core import registry
 from reservoir_hw.core.arrays import as_numpy
 from reservoir_hw.core.errors import ConfigurationError, ShapeError
-from reservoir_hw.readout.linear.errors import NotSolved
-from reservoir_hw.readout.linear.sequence_position import SequencePosition
-from reservoir_hw.readout.linear.training_chunks import Chunk, Widths, check_finite, checked, in_numpy
+from reservoir_hw.readout.linear.configuration import NotSolved
+from reservoir_hw.readout.linear.training_chunks import Chunk, SequencePosition, Widths, check_finite, checked, in_numpy
 
 # What float32 can hold.
 _LARGEST = 1e38

@@ -9,9 +9,7 @@ import numpy as np
 
 from reservoir_hw.core.errors import ConfigurationError
 from reservoir_hw.core.functions import import_function
-from reservoir_hw.readout.linear.feature_scale import FeatureScale
-from reservoir_hw.readout.linear.linear_form import LinearForm
-from reservoir_hw.readout.linear.readout_file import read_readout, write_readout
+from reservoir_hw.readout.linear.linear_form import FeatureScale, LinearForm, read_readout, write_readout
 from reservoir_hw.readout.linear.training_chunks import Widths
 from reservoir_hw.readout.own.gathered import GatheredReadout, settings_of
 

@@ -15,16 +15,16 @@ from torch import Tensor, nn
 
 from reservoir_hw.core.errors import ConfigurationError, ReservoirError
 from reservoir_hw.core.functions import import_function, source_of, without_digest
-from reservoir_hw.readout.linear.errors import NotSolved
-from reservoir_hw.readout.linear.feature_scale import FeatureScale
+from reservoir_hw.readout.linear.configuration import NotSolved
+from reservoir_hw.readout.linear.linear_form import FeatureScale
 from reservoir_hw.readout.linear.training_chunks import Widths
-from reservoir_hw.readout.models.evaluating import evaluating
+from reservoir_hw.readout.models.token_model import evaluating
 from reservoir_hw.readout.own.gathered import GatheredReadout, settings_of
+from reservoir_hw.readout.training.folder import WEIGHTS, load_weights, read_tensors, save_weights
 from reservoir_hw.readout.training.loop import OnProgress, TrainingResult
 from reservoir_hw.readout.training.on_states import train_on_states
 from reservoir_hw.readout.training.options import TrainingOptions
 from reservoir_hw.readout.training.shards import Shard
-from reservoir_hw.readout.training.weights_file import WEIGHTS, load_weights, read_tensors, save_weights
 
 Loss = Callable[[Tensor, Tensor], Tensor]
 """Outputs and targets (steps, outputs) -> the mean loss."""

@@ -12,8 +12,8 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from reservoir_hw.core.differences import first_change
 from reservoir_hw.core.errors import ConfigurationError
+from reservoir_hw.core.provenance import first_change
 from reservoir_hw.core.reservoir import Reservoir
 from reservoir_hw.readout.models.reservoir_layer import ReservoirLayer, layers_in
 

@@ -19,18 +19,25 @@ import torch
 from torch import Tensor
 
 from reservoir_hw.core import provenance
-from reservoir_hw.core.differences import first_change
 from reservoir_hw.core.errors import ConfigurationError, InputRangeError, MissingExtra, ReservoirError
 from reservoir_hw.core.interrupts import StopRequests, stop_by
-from reservoir_hw.readout.models.evaluating import evaluating
-from reservoir_hw.readout.training.folder import TrainingFolder
+from reservoir_hw.core.provenance import first_change
+from reservoir_hw.readout.models.token_model import evaluating
+from reservoir_hw.readout.training.folder import WEIGHTS, TrainingFolder, read_tensors, save_weights
 from reservoir_hw.readout.training.history import Progress, Row
-from reservoir_hw.readout.training.hooks import Hooks
 from reservoir_hw.readout.training.identity import FrozenTensors, change_of_constants, constants_of, trained_names
-from reservoir_hw.readout.training.objective import Batch, Objective, first_difference, put_weights
-from reservoir_hw.readout.training.optimizer import make_optimizer, put_state, set_learning_rate, split_state
+from reservoir_hw.readout.training.optimizer import (
+    Batch,
+    Hooks,
+    Objective,
+    first_difference,
+    make_optimizer,
+    put_state,
+    put_weights,
+    set_learning_rate,
+    split_state,
+)
 from reservoir_hw.readout.training.options import DECIDE_ORDER, TrainingOptions
-from reservoir_hw.readout.training.weights_file import WEIGHTS, read_tensors, save_weights
 
 log = logging.getLogger(__name__)
 

@@ -24,13 +24,12 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from reservoir_hw.core.errors import ConfigurationError
-from reservoir_hw.readout.training.documents import by_length
 from reservoir_hw.readout.training.identity import layers_of, reservoirs_of
 from reservoir_hw.readout.training.loop import Evaluation, Work
 from reservoir_hw.readout.training.noise import NoiseOf
-from reservoir_hw.readout.training.objective import Objective
+from reservoir_hw.readout.training.optimizer import Objective
 from reservoir_hw.readout.training.options import TrainingOptions
-from reservoir_hw.readout.training.windows import Order, drawn
+from reservoir_hw.readout.training.windows import Order, by_length, drawn
 
 
 class Examples(Protocol):

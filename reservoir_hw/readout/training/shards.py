@@ -20,18 +20,16 @@ import torch
 from torch import Tensor, nn
 
 from reservoir_hw.core import provenance
-from reservoir_hw.core.differences import first_change
 from reservoir_hw.core.errors import ConfigurationError, DeviceBusy, ShapeError
-from reservoir_hw.core.hostlock import HostLock
-from reservoir_hw.core.provenance import plain
+from reservoir_hw.core.locks import HostLock
+from reservoir_hw.core.provenance import first_change, plain
 from reservoir_hw.core.store import Region, StateStore
-from reservoir_hw.readout.models.evaluating import evaluating
-from reservoir_hw.readout.training.estimate import DriveEstimate, estimate_harvest
+from reservoir_hw.readout.models.token_model import evaluating
 from reservoir_hw.readout.training.identity import reservoirs_of, upstream_constants
 from reservoir_hw.readout.training.noise import NoiseOf
-from reservoir_hw.readout.training.objective import weights_of
+from reservoir_hw.readout.training.optimizer import weights_of
 from reservoir_hw.readout.training.options import TrainingOptions
-from reservoir_hw.readout.training.windows import Windows, digest_of
+from reservoir_hw.readout.training.windows import DriveEstimate, Windows, digest_of, estimate_harvest
 
 # Bytes of states in one chunk of a store.
 _CHUNK_BYTES = 1 << 26

@@ -12,8 +12,7 @@ import numpy as np
 
 from reservoir_hw.core.errors import ConfigurationError
 from reservoir_hw.core.tables.configuration import ReadConfig
-from reservoir_hw.core.tables.names import all_of
-from reservoir_hw.core.tables.sources import TABLE, Source, opened
+from reservoir_hw.core.tables.sources import TABLE, Source, all_of, opened
 from reservoir_hw.core.tables.table import Table
 from reservoir_hw.tasks.data.reading import paths_of
 from reservoir_hw.tasks.datasets import found_file

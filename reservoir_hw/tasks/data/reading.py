@@ -14,15 +14,13 @@ import numpy as np
 
 from reservoir_hw.core import arrays
 from reservoir_hw.core.errors import ConfigurationError
-from reservoir_hw.core.frames import is_array
 from reservoir_hw.core.functions import import_function
 from reservoir_hw.core.given import Given, give, give_targets, given
-from reservoir_hw.core.series_format import LONGEST_NAME
+from reservoir_hw.core.series_format import LONGEST_NAME, is_array
 from reservoir_hw.core.store import StateStore
 from reservoir_hw.core.tables.columns import Columns, choose
 from reservoir_hw.core.tables.configuration import ColumnsConfig
-from reservoir_hw.core.tables.names import all_of, one_of
-from reservoir_hw.core.tables.sources import Source, opened
+from reservoir_hw.core.tables.sources import Source, all_of, one_of, opened
 from reservoir_hw.tasks.data.configuration import DataSettings, LabelsConfig, TargetsConfig, TestConfig
 from reservoir_hw.tasks.datasets import FOLDER_VARIABLE, found_file
 

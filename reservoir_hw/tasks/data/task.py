@@ -13,11 +13,11 @@ import numpy as np
 from reservoir_hw.core.errors import ConfigurationError
 from reservoir_hw.core.given import given_in
 from reservoir_hw.tasks import classification
-from reservoir_hw.tasks.data import metrics, report
+from reservoir_hw.tasks.data import metrics
+from reservoir_hw.tasks.data import metrics as report
 from reservoir_hw.tasks.data.configuration import DataSettings
-from reservoir_hw.tasks.data.formats import format_of
 from reservoir_hw.tasks.data.reading import Found, Series, found_series
-from reservoir_hw.tasks.data.splitting import Parts, parts_of, shared
+from reservoir_hw.tasks.data.splitting import Parts, format_of, parts_of, shared
 from reservoir_hw.tasks.prediction import forecast_report
 from reservoir_hw.tasks.prediction.report import PIECE
 from reservoir_hw.tasks.prediction.task import judged_forecast

@@ -14,10 +14,18 @@ from reservoir_hw.core.configuration import Config
 from reservoir_hw.core.errors import ConfigurationError
 from reservoir_hw.core.tokenizer import WordTokenizer
 from reservoir_hw.tasks.elman_grammar import report
-from reservoir_hw.tasks.elman_grammar.corpus import Sentences, Words, divide, draw, numbered, recognised, sentences_of
+from reservoir_hw.tasks.elman_grammar.corpus import (
+    Sentences,
+    Words,
+    WordsInNumbers,
+    divide,
+    draw,
+    numbered,
+    recognised,
+    sentences_of,
+)
 from reservoir_hw.tasks.elman_grammar.grammar import LONGEST, VOCABULARY, conditioned, language
 from reservoir_hw.tasks.elman_grammar.metrics import SHIFT, as_activation, corpus_evaluation, grammar_evaluation
-from reservoir_hw.tasks.elman_grammar.words import WordsInNumbers
 from reservoir_hw.tasks.task import Evaluation, OutputScale, Row, Split, Table, Task, TaskConfig, checked_outputs
 
 if TYPE_CHECKING:

@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, cast
 import numpy as np
 from pydantic import Field, NonNegativeInt, PositiveInt, model_validator
 
-from reservoir_hw.core.documents import Corpus, Documents
 from reservoir_hw.core.errors import ConfigurationError, InputRangeError
-from reservoir_hw.core.tokenizer import BpeTokenizer, CharTokenizer, Tokenizer, WordTokenizer
+from reservoir_hw.core.tokenizer import BpeTokenizer, CharTokenizer, Corpus, Documents, Tokenizer, WordTokenizer
 from reservoir_hw.tasks.task import (
     Evaluation,
     OutputScale,
@@ -25,9 +24,16 @@ from reservoir_hw.tasks.task import (
     checked_outputs,
 )
 from reservoir_hw.tasks.text import report
-from reservoir_hw.tasks.text.corpus import LINE, SPACE, cut, read_text
-from reservoir_hw.tasks.text.encoding import encoded, encoded_lines, trained_byte_pairs
-from reservoir_hw.tasks.text.sentences import one_a_line
+from reservoir_hw.tasks.text.corpus import (
+    LINE,
+    SPACE,
+    cut,
+    encoded,
+    encoded_lines,
+    one_a_line,
+    read_text,
+    trained_byte_pairs,
+)
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from reservoir_hw.core.errors import DeviceBusy, DeviceDisconnected
-from reservoir_hw.core.lock_files import user_name
+from reservoir_hw.core.locks import user_name
 from reservoir_hw.testing.protocol import codec
 from reservoir_hw.testing.protocol.client import ANSWER_S, Client, repeat
 from reservoir_hw.testing.protocol.line import Line

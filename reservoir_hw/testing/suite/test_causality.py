@@ -5,8 +5,7 @@ from __future__ import annotations
 from reservoir_hw.measures import about_latency, latency_of
 from reservoir_hw.measures.comparison import Comparison
 from reservoir_hw.testing.bench import Bench, Pair
-from reservoir_hw.testing.outcomes import failed, inconclusive
-from reservoir_hw.testing.plan import Plan, drives
+from reservoir_hw.testing.plan import Plan, drives, failed, inconclusive
 
 # Of the difference in a later row: what would have been seen in the row of the input.
 _CLEARLY = 0.3

@@ -9,8 +9,7 @@ import numpy as np
 
 from reservoir_hw.core.errors import StateLost
 from reservoir_hw.testing.bench import Bench
-from reservoir_hw.testing.outcomes import failed, not_offered
-from reservoir_hw.testing.plan import Plan, drives
+from reservoir_hw.testing.plan import Plan, drives, failed, not_offered
 
 _PAUSE_S = 0.02
 _LONGEST_PAUSE_S = 2.0

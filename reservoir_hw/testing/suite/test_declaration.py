@@ -5,8 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from reservoir_hw.testing.bench import Bench
-from reservoir_hw.testing.outcomes import failed, unverified
-from reservoir_hw.testing.plan import Plan, drives
+from reservoir_hw.testing.plan import Plan, drives, failed, unverified
 
 # Of the distance of two levels: a read-out may be corrected by a gain of its own for each node.
 _TOLERANCE = 0.5

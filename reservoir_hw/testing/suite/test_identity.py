@@ -6,8 +6,7 @@ import numpy as np
 
 from reservoir_hw.testing import golden
 from reservoir_hw.testing.bench import Bench, Pair
-from reservoir_hw.testing.outcomes import failed, unverified
-from reservoir_hw.testing.plan import Plan, drives
+from reservoir_hw.testing.plan import Plan, drives, failed, unverified
 
 
 def golden_drives(plan: Plan) -> int:

@@ -9,8 +9,7 @@ from reservoir_hw.experiment.devices.memory import LOOKED_AT
 from reservoir_hw.measures import echo_state_index
 from reservoir_hw.measures.comparison import ROUNDING
 from reservoir_hw.testing.bench import Bench
-from reservoir_hw.testing.outcomes import failed, inconclusive, unverified
-from reservoir_hw.testing.plan import Plan, drives
+from reservoir_hw.testing.plan import Plan, drives, failed, inconclusive, unverified
 
 _PASTS = 4
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from reservoir_hw.core.errors import NotSupported
 from reservoir_hw.testing.bench import Bench
-from reservoir_hw.testing.outcomes import failed, not_offered, unverified
+from reservoir_hw.testing.plan import failed, not_offered, unverified
 
 
 def test_upload(bench: Bench) -> None:

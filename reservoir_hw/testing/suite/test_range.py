@@ -10,8 +10,7 @@ import pytest
 from reservoir_hw.core.errors import DeviceError, InputRangeError
 from reservoir_hw.measures.comparison import spread_of
 from reservoir_hw.testing.bench import Bench, Pair
-from reservoir_hw.testing.outcomes import failed, inconclusive, unverified
-from reservoir_hw.testing.plan import Plan, drives
+from reservoir_hw.testing.plan import Plan, drives, failed, inconclusive, unverified
 
 _STEPS = 8
 # Parts of the way from the middle of the range to an end.

@@ -6,8 +6,7 @@ import numpy as np
 
 from reservoir_hw.core.errors import DeviceError, StateLost
 from reservoir_hw.testing.bench import Bench, Pair
-from reservoir_hw.testing.outcomes import failed, unverified
-from reservoir_hw.testing.plan import Plan, drives
+from reservoir_hw.testing.plan import Plan, drives, failed, unverified
 
 # One drive is held against the scatter of eight, row by row: so many standard deviations are no chance.
 _SURELY = 5

@@ -13,8 +13,7 @@ from reservoir_hw.core.errors import ConfigurationError
 from reservoir_hw.core.hil import Action
 from reservoir_hw.testing import owner
 from reservoir_hw.testing.bench import Bench
-from reservoir_hw.testing.outcomes import failed, unverified
-from reservoir_hw.testing.plan import drives
+from reservoir_hw.testing.plan import drives, failed, unverified
 
 _PATIENCE_S = 60.0
 _STEPS = 12

@@ -8,8 +8,7 @@ import numpy as np
 
 from reservoir_hw.core.errors import InputRangeError, ReservoirError, ShapeError
 from reservoir_hw.testing.bench import Bench
-from reservoir_hw.testing.outcomes import failed
-from reservoir_hw.testing.plan import Plan, drives
+from reservoir_hw.testing.plan import Plan, drives, failed
 
 
 def planned(plan: Plan) -> int:

@@ -5,8 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from reservoir_hw.testing.bench import Bench
-from reservoir_hw.testing.outcomes import not_offered
-from reservoir_hw.testing.plan import Plan, drives
+from reservoir_hw.testing.plan import Plan, drives, not_offered
 
 
 def planned(plan: Plan) -> int:

@@ -6,8 +6,7 @@ from dataclasses import asdict
 
 from reservoir_hw.measures.comparison import WORTH_SEEING
 from reservoir_hw.testing.bench import Bench, Pair
-from reservoir_hw.testing.outcomes import failed, inconclusive, unverified
-from reservoir_hw.testing.plan import Plan, drives
+from reservoir_hw.testing.plan import Plan, drives, failed, inconclusive, unverified
 
 
 def planned(plan: Plan) -> int:

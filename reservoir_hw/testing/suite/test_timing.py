@@ -7,8 +7,7 @@ import time
 import numpy as np
 
 from reservoir_hw.testing.bench import Bench
-from reservoir_hw.testing.outcomes import failed
-from reservoir_hw.testing.plan import TAIL_STEPS, Plan, drives
+from reservoir_hw.testing.plan import TAIL_STEPS, Plan, drives, failed
 
 _SLOWEST = 1.5
 

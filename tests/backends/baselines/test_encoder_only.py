@@ -11,7 +11,7 @@ from reservoir_hw import open_reservoir
 from reservoir_hw.core.errors import ConfigurationError
 from reservoir_hw.core.reservoir_config import reservoir_config
 from reservoir_hw.core.signal import MaskConfig, Quantiser, Scaling
-from reservoir_hw.networks.drawing import draw_weights
+from reservoir_hw.networks.weights import draw_weights
 
 U = np.random.default_rng(0).uniform(-0.5, 0.5, (2, 20, 2))
 

@@ -11,7 +11,7 @@ from scipy.integrate import solve_ivp
 
 from reservoir_hw import Experiment, RidgeReadout
 from reservoir_hw.backends.baselines import Nvar
-from reservoir_hw.experiment.states.closed_loop import forecast
+from reservoir_hw.experiment.states.drive import forecast
 
 STEP, TRAIN, LYAPUNOV_TIME = 0.025, 400, 44
 

@@ -18,7 +18,7 @@ from reservoir_hw import open_reservoir
 from reservoir_hw.core.configuration import Document, validate
 from reservoir_hw.core.errors import DeviceError
 from reservoir_hw.core.reservoir import Reservoir
-from reservoir_hw.emulators.event_log import EventLog
+from reservoir_hw.emulators.bench import EventLog
 from reservoir_hw.emulators.faults import FaultPlan
 
 TIMEOUT_S = 0.1

@@ -19,9 +19,9 @@ from served import ipc_address, served
 from text_benches import Config, board_states, film, film_states, levels, text_board
 
 from reservoir_hw import Experiment, open_reservoir
-from reservoir_hw.core.hostlock import HostLocks
+from reservoir_hw.core.locks import HostLocks
 from reservoir_hw.core.reservoir_config import reservoir_config
-from reservoir_hw.emulators.event_log import EventLog
+from reservoir_hw.emulators.bench import EventLog
 
 TASK = {"kind": "narma", "train_steps": 150, "test_steps": 60}
 BENCHES = ["board", "film"]

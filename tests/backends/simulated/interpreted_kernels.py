@@ -27,8 +27,7 @@ from reservoir_hw import open_reservoir
 from reservoir_hw.backends import simulated
 from reservoir_hw.backends.simulated.esn import cpu_loop
 from reservoir_hw.backends.simulated.gated import cpu_loop as gated_cpu_loop
-from reservoir_hw.backends.simulated.nonidealities.noise import LoopTerms
-from reservoir_hw.backends.simulated.nonidealities.rounding import ROUNDINGS
+from reservoir_hw.backends.simulated.nonidealities.noise import ROUNDINGS, LoopTerms
 from reservoir_hw.networks import EsnWeights, draw_weights
 from reservoir_hw.networks.gated_weights import draw_gated_weights
 

@@ -30,7 +30,7 @@ from reservoir_hw.drivers.visa.scpi import ScpiInstrument
 from reservoir_hw.emulators.bench import BenchConfig
 from reservoir_hw.emulators.physics.devices import Ikeda, Linear
 from reservoir_hw.readout.linear.ridge import RidgeReadout
-from reservoir_hw.tasks.narma.task import narma_series
+from reservoir_hw.tasks.narma import narma_series
 
 
 @pytest.fixture

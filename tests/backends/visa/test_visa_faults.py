@@ -17,7 +17,7 @@ from emulated_lab import QUIET, emulated_lab
 
 from reservoir_hw import Experiment, open_reservoir
 from reservoir_hw.core.errors import DeviceDisconnected, DeviceError, DeviceFault, DeviceTimeout, StateLost
-from reservoir_hw.drivers.visa.keysight_infiniivision import KeysightInfiniiVision
+from reservoir_hw.drivers.visa.keysight import KeysightInfiniiVision
 from reservoir_hw.drivers.visa.roles import Waveform
 from reservoir_hw.emulators.bench import BenchConfig
 from reservoir_hw.emulators.faults import FaultPlan

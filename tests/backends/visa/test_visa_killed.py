@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 from emulated_lab import emulated_lab
 
-from reservoir_hw.core.hostlock import HostLocks
-from reservoir_hw.drivers.visa.addresses import resource_of
+from reservoir_hw.core.locks import HostLocks
+from reservoir_hw.drivers.visa.links import resource_of
 
 OWNER = """
 import json, sys

@@ -20,13 +20,12 @@ from reservoir_hw import open_reservoir
 from reservoir_hw.cli import emulate
 from reservoir_hw.core.configuration import Document
 from reservoir_hw.core.errors import ConfigurationError, DeviceDisconnected, DeviceError, DeviceFault
-from reservoir_hw.core.hostlock import HostLocks
+from reservoir_hw.core.locks import HostLocks
 from reservoir_hw.core.reservoir_config import parse_reservoir
-from reservoir_hw.drivers.visa.addresses import resource_of
+from reservoir_hw.drivers.visa.links import resource_of
 from reservoir_hw.drivers.visa.red_pitaya import RedPitayaDigitizerConfig, RedPitayaGeneratorConfig
-from reservoir_hw.emulators.dialects import DIALECTS
 from reservoir_hw.emulators.faults import FaultPlan
-from reservoir_hw.emulators.lab import virtual_lab
+from reservoir_hw.emulators.lab import DIALECTS, virtual_lab
 from reservoir_hw.emulators.physics.devices import Ikeda
 
 UPLOAD = {"instrument": "generator", "at": "TRAC:DATA:DATA "}

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from reservoir_hw.core.errors import ConfigurationError
 from reservoir_hw.core.tables.configuration import ReadConfig
-from reservoir_hw.core.tables.names import one_of
+from reservoir_hw.core.tables.sources import one_of
 from reservoir_hw.core.tables.text import TextTable, read_text
 
 WORDS = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0\r*?:"), max_size=8)

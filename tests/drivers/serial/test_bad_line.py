@@ -8,8 +8,8 @@ import pytest
 from reservoir_hw.backends.serial import SerialConfig
 from reservoir_hw.core.configuration import Document, validate
 from reservoir_hw.core.errors import ReservoirError
-from reservoir_hw.emulators.board.emulated import emulated_board
 from reservoir_hw.emulators.board.faults import BoardFaultPlan
+from reservoir_hw.emulators.board.line import emulated_board
 from reservoir_hw.emulators.virtual_nodes import SCALE, VirtualNodes
 
 NODES, STEPS = 8, 60

@@ -17,9 +17,9 @@ from emulators.foreign import run_witness
 from reservoir_hw import open_reservoir
 from reservoir_hw.core.configuration import Document
 from reservoir_hw.core.errors import ConfigurationError, MissingExtra
-from reservoir_hw.core.hostlock import HostLocks
+from reservoir_hw.core.locks import HostLocks
 from reservoir_hw.core.reservoir_config import parse_reservoir
-from reservoir_hw.drivers.visa.addresses import resource_of
+from reservoir_hw.drivers.visa.links import resource_of
 from reservoir_hw.emulators.bench import BenchConfig
 
 ROOT = Path(__file__).parents[3]

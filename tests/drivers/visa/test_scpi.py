@@ -20,8 +20,7 @@ from reservoir_hw.core.errors import (
     DeviceTimeout,
     ProtocolError,
 )
-from reservoir_hw.drivers.visa.addresses import resource_of
-from reservoir_hw.drivers.visa.links import PyvisaLink
+from reservoir_hw.drivers.visa.links import PyvisaLink, resource_of
 from reservoir_hw.drivers.visa.scpi import ScpiInstrument
 from reservoir_hw.drivers.visa.session import Session
 

@@ -4,10 +4,8 @@ import numpy as np
 import pytest
 
 from reservoir_hw.core.errors import ConfigurationError
-from reservoir_hw.emulators.physics.behaviour import behaviour
-from reservoir_hw.emulators.physics.converter import to_codes
-from reservoir_hw.emulators.physics.devices import Ikeda, Linear, MackeyGlass
-from reservoir_hw.emulators.physics.signals import Playback
+from reservoir_hw.emulators.physics.devices import Ikeda, Linear, MackeyGlass, behaviour
+from reservoir_hw.emulators.physics.signals import Playback, to_codes
 
 SAMPLE_S = 1e-6
 # A delay that is no whole number of steps of the device, but one of the reference, which is 80 times finer.

@@ -12,8 +12,7 @@ from emulators.foreign import run_witness
 from reservoir_hw import open_reservoir
 from reservoir_hw.emulators.physics.film import Film, FilmConfig
 from reservoir_hw.emulators.smu.bench import FilmBench
-from reservoir_hw.emulators.smu.companions import Supply, SwitchMatrix
-from reservoir_hw.emulators.smu.lab import film_lab
+from reservoir_hw.emulators.smu.lab import Supply, SwitchMatrix, film_lab
 from reservoir_hw.emulators.smu.source import SourceMeter
 
 VOLTS = [round(float(volts), 4) for volts in np.random.default_rng(3).uniform(0.2, 0.8, 30)]

@@ -19,9 +19,8 @@ from reservoir_hw.core.errors import ConfigurationError
 from reservoir_hw.core.reservoir_config import parse_reservoir
 from reservoir_hw.core.signal import MaskConfig
 from reservoir_hw.experiment.bench.bench import Bench, bench
-from reservoir_hw.experiment.bench.candidates import SETTINGS, penalties
-from reservoir_hw.experiment.bench.ledger import Cost, Ledger
-from reservoir_hw.experiment.bench.standard import standard_tasks
+from reservoir_hw.experiment.bench.rows import Cost, Ledger
+from reservoir_hw.experiment.bench.standard import SETTINGS, penalties, standard_tasks
 from reservoir_hw.experiment.run.folder import write_yaml
 
 ESN = {"kind": "esn", "nodes": 50, "spectral_radius": 0.7, "input_scaling": 2.0, "bias_scaling": 0.3}
@@ -37,7 +36,7 @@ def esn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.fixture
 def few_settings(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is not about choosing needs no fifteen settings."""
-    monkeypatch.setattr("reservoir_hw.experiment.bench.candidates.SETTINGS", 2)
+    monkeypatch.setattr("reservoir_hw.experiment.bench.standard.SETTINGS", 2)
 
 
 def runs_in(folder: Path) -> dict[str, int]:
@@ -343,7 +342,7 @@ def test_bad_input_is_one_sentence_and_nothing_is_driven(esn: Path, arguments: l
 
 @pytest.mark.slow
 def test_the_quick_page_of_a_network(esn: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("reservoir_hw.experiment.bench.candidates.SETTINGS", 6)
+    monkeypatch.setattr("reservoir_hw.experiment.bench.standard.SETTINGS", 6)
     found = CliRunner().invoke(app, ["bench", str(esn), "--quick", "--json"])
     assert found.exit_code == 0, found.stderr
     tasks = json.loads(found.stdout)["tasks"]

@@ -3,10 +3,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from reservoir_hw.experiment.bench.resampling import interval, resampled
-from reservoir_hw.tasks.prediction.task import series_evaluation
-from reservoir_hw.tasks.series import one_sequence
-from reservoir_hw.tasks.sine_square.task import SineSquare
+from reservoir_hw.experiment.bench.score import interval, resampled
+from reservoir_hw.tasks.prediction.task import one_sequence, series_evaluation
+from reservoir_hw.tasks.sine_square import SineSquare
 from reservoir_hw.tasks.task import Evaluation, OutputScale, Split, Task
 
 

@@ -15,8 +15,7 @@ from reservoir_hw import open_reservoir
 from reservoir_hw.core.configuration import Document
 from reservoir_hw.core.store import StateStore
 from reservoir_hw.experiment.compare import Comparison, compare
-from reservoir_hw.experiment.compare.nodes import compare_nodes
-from reservoir_hw.experiment.compare.relabelling import LEVEL, p_values, ways_to_deal
+from reservoir_hw.experiment.compare.nodes import LEVEL, compare_nodes, p_values, ways_to_deal
 from reservoir_hw.experiment.configuration.experiment import parse_experiment, single_point
 from reservoir_hw.experiment.run.learning import evaluations, trained
 from reservoir_hw.experiment.states.drive import driven

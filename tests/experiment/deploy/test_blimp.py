@@ -15,8 +15,7 @@ from command_line import call_here
 
 from reservoir_hw import Experiment
 from reservoir_hw.core.errors import ConfigurationError
-from reservoir_hw.experiment.deploy.blimp import BIGRAM, SHORTER, UNIGRAM, UNTRAINED, blimp
-from reservoir_hw.experiment.deploy.minimal_pairs import read_blimp
+from reservoir_hw.experiment.deploy.blimp import BIGRAM, SHORTER, UNIGRAM, UNTRAINED, blimp, read_blimp
 
 PAIRS = {
     "order": [("the cat saw it.", "cat the saw it."), ("the dog saw it.", "dog the saw it.")],

@@ -11,9 +11,8 @@ from command_line import call_here
 
 from reservoir_hw import Experiment
 from reservoir_hw.core.errors import ConfigurationError
-from reservoir_hw.experiment.deploy.evaluate import HOME, REFITTED, THERE, evaluate
-from reservoir_hw.experiment.deploy.paired_difference import paired_difference
-from reservoir_hw.tasks.narma.task import Narma
+from reservoir_hw.experiment.deploy.evaluate import HOME, REFITTED, THERE, evaluate, paired_difference
+from reservoir_hw.tasks.narma import Narma
 
 ESN: dict[str, Any] = {"kind": "esn", "nodes": 50, "spectral_radius": 0.9, "input_scaling": 0.3}
 

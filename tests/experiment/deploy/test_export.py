@@ -21,11 +21,11 @@ from reservoir_hw.core.seeds import generator
 from reservoir_hw.experiment.deploy import header
 from reservoir_hw.experiment.deploy.export import export_run
 from reservoir_hw.experiment.deploy.trained import trained_row
-from reservoir_hw.experiment.devices.reservoir_file import reservoir_from_file
+from reservoir_hw.experiment.devices.info import reservoir_from_file
 from reservoir_hw.readout import LowRankReadout, RidgeReadout
 from reservoir_hw.readout.edge import Bundle, EdgeRunner
-from reservoir_hw.readout.export import recording
-from reservoir_hw.readout.export.recording import record_series
+from reservoir_hw.readout.export import segments as recording
+from reservoir_hw.readout.export.segments import record_series
 from reservoir_hw.readout.linear.online import LMSReadout, RLSReadout
 
 LOOP = {"kind": "delay_loop", "nodes": 30, "physics": {"kind": "paquot", "feedback_gain": 0.8, "input_gain": 0.3}}

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 from reservoir_hw.backends.simulated.memory import DriveMemory
 from reservoir_hw.cli import app
 from reservoir_hw.core.errors import OutOfMemory
-from reservoir_hw.experiment.run.device_memory import fitting_steps, readout_bytes
+from reservoir_hw.experiment.run.trainer import fitting_steps, readout_bytes
 
 NETWORK = {"kind": "esn", "nodes": 1000, "device": "cuda"}
 

@@ -22,20 +22,20 @@ from served import ipc_address, served
 from reservoir_hw import Experiment
 from reservoir_hw.backends.simulated.esn.esn import Esn
 from reservoir_hw.core.configuration import Document
-from reservoir_hw.core.documents import Documents
 from reservoir_hw.core.errors import ConfigurationError, DeviceFault, InputRangeError
 from reservoir_hw.core.reservoir_config import open_reservoir, parse_reservoir
 from reservoir_hw.core.seeds import generator
+from reservoir_hw.core.tokenizer import Documents
 from reservoir_hw.experiment.compare.sides import point_of
 from reservoir_hw.experiment.deploy.export import export_run
 from reservoir_hw.experiment.deploy.trained import trained_baseline
-from reservoir_hw.experiment.devices.reservoir_file import reservoir_from_file
+from reservoir_hw.experiment.devices.info import reservoir_from_file
 from reservoir_hw.experiment.run.by_gradients import ByGradients, opened_model
 from reservoir_hw.experiment.sweeps.sweep import sweep
-from reservoir_hw.readout.baselines.models import GptConfig
-from reservoir_hw.readout.baselines.srn import SRN
+from reservoir_hw.readout.baselines.configuration import GptConfig
+from reservoir_hw.readout.baselines.recurrent import SRN
 from reservoir_hw.readout.models.configuration import EsnLmConfig
-from reservoir_hw.readout.models.sentences import log_probabilities
+from reservoir_hw.readout.models.token_model import log_probabilities
 from reservoir_hw.readout.training import NotFinite, load_tokenizer, load_weights
 from reservoir_hw.tasks.elman_grammar.task import ElmanGrammar
 

@@ -12,7 +12,7 @@ from reservoir_hw import Experiment
 from reservoir_hw.backends.baselines import Nvar
 from reservoir_hw.core.errors import ConfigurationError
 from reservoir_hw.readout.linear.ridge import RidgeReadout
-from reservoir_hw.tasks.narma.task import Narma
+from reservoir_hw.tasks.narma import Narma
 
 NVAR: dict[str, Any] = {"kind": "nvar", "lags": 4, "orders": 2}
 SIZES = {"kind": "delay_loop", "nodes": 10, "vary": {"nodes": [5, 10]}}

@@ -114,7 +114,7 @@ def test_of_a_closed_loop(continuity: str, reset: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("continuity", CONTINUITIES)
 def test_of_measures_and_of_a_bench(continuity: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("reservoir_hw.experiment.bench.candidates.SETTINGS", 2)
+    monkeypatch.setattr("reservoir_hw.experiment.bench.standard.SETTINGS", 2)
     file = tmp_path / "cell.yaml"
     file.write_text(json.dumps(cell(continuity, "probed")))
     plans: list[str] = []

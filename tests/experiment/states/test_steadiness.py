@@ -7,7 +7,7 @@ import re
 import numpy as np
 import pytest
 
-from reservoir_hw.experiment.states.steadiness import Steadiness
+from reservoir_hw.experiment.states.watch import Steadiness
 
 
 def drive(kind: str, seed: int, steps: int) -> np.ndarray:

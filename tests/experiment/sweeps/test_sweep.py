@@ -20,8 +20,8 @@ from reservoir_hw.backends.simulated.esn.esn import Esn
 from reservoir_hw.core.axes import Dimension
 from reservoir_hw.core.configuration import Document
 from reservoir_hw.core.errors import ConfigurationError, DeviceBusy, DeviceFault, MissingExtra
-from reservoir_hw.core.hostlock import HostLock
 from reservoir_hw.core.interrupts import HeldInterrupts, StopRequests
+from reservoir_hw.core.locks import HostLock
 from reservoir_hw.core.passwords import without_password
 from reservoir_hw.experiment.sweeps.sweep import Sweep, sweep
 

@@ -11,10 +11,8 @@ from torch import Tensor
 
 from reservoir_hw.core.errors import ConfigurationError, InputRangeError, ShapeError
 from reservoir_hw.readout import TokenModel
-from reservoir_hw.readout.baselines.gpt import Gpt
-from reservoir_hw.readout.baselines.recurrent import RecurrentLM
-from reservoir_hw.readout.baselines.srn import SRN, STAGES, LogisticReadout, train_in_stages
-from reservoir_hw.readout.baselines.transformer import CharTransformer
+from reservoir_hw.readout.baselines.recurrent import SRN, STAGES, LogisticReadout, RecurrentLM, train_in_stages
+from reservoir_hw.readout.baselines.transformer import CharTransformer, Gpt
 from reservoir_hw.readout.training import TrainingOptions, train
 from reservoir_hw.tasks.elman_grammar.task import ElmanGrammar
 

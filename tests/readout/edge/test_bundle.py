@@ -19,8 +19,7 @@ from onnx import TensorProto, helper
 from safetensors.numpy import save, save_file
 
 from reservoir_hw.core.errors import ConfigurationError
-from reservoir_hw.readout.edge.bundle import Bundle, write_bundle
-from reservoir_hw.readout.edge.diff import diff
+from reservoir_hw.readout.edge.bundle import Bundle, diff, write_bundle
 from reservoir_hw.readout.edge.manifest import WEIGHTS, Manifest
 from reservoir_hw.readout.edge.sessions import make_session
 from reservoir_hw.readout.edge.verification import verify

@@ -16,7 +16,7 @@ from reservoir_hw import open_reservoir
 from reservoir_hw.core.reservoir_config import reservoir_config
 from reservoir_hw.experiment.deploy.export import export_run
 from reservoir_hw.readout.edge import EdgeRunner
-from reservoir_hw.tasks.narma.task import Narma
+from reservoir_hw.tasks.narma import Narma
 
 ROOT = Path(__file__).parents[3]
 QEMU, ARM64 = shutil.which("qemu-aarch64"), os.environ.get("RESERVOIR_HW_ARM64_ROOT")

@@ -26,10 +26,9 @@ from onnx import TensorProto, helper, numpy_helper
 
 from reservoir_hw.core.errors import ConfigurationError
 from reservoir_hw.readout.edge._graph_check import check_graph
-from reservoir_hw.readout.edge._refusal import Refused
 from reservoir_hw.readout.edge._weights import parse_header
 from reservoir_hw.readout.edge.bundle import Bundle, write_bundle
-from reservoir_hw.readout.edge.manifest import WEIGHTS, Segment, parse_manifest
+from reservoir_hw.readout.edge.manifest import WEIGHTS, Refused, Segment, parse_manifest
 from reservoir_hw.readout.edge.sessions import make_session
 
 GOLDEN = "golden.safetensors"

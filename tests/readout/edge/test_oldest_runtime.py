@@ -15,7 +15,7 @@ import pytest
 import torch
 
 from reservoir_hw import open_reservoir
-from reservoir_hw.networks.laerc_reservoirs import reservoir_configurations
+from reservoir_hw.networks.language_weights import reservoir_configurations
 from reservoir_hw.readout import (
     LAERC,
     AttentionReadout,

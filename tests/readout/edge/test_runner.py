@@ -17,6 +17,7 @@ from edge_bundles import sealed
 from toys import Toy
 
 from reservoir_hw import open_reservoir
+from reservoir_hw.core.channels import Inputs
 from reservoir_hw.core.errors import (
     ConfigurationError,
     DeviceFault,
@@ -27,18 +28,16 @@ from reservoir_hw.core.errors import (
     ShapeError,
     StateLost,
 )
-from reservoir_hw.core.inputs import Inputs
 from reservoir_hw.core.reservoir import Reservoir
 from reservoir_hw.core.series_format import ChannelFormat, SeriesFormat
 from reservoir_hw.core.tokenizer import CharTokenizer
 from reservoir_hw.experiment.deploy.infer import run_series
-from reservoir_hw.experiment.states import closed_loop
+from reservoir_hw.experiment.states import drive as closed_loop
 from reservoir_hw.readout import LinearReadout, ReservoirLayer, ReservoirLM, RidgeReadout, random_embedding
 from reservoir_hw.readout.edge.bundle import Bundle
 from reservoir_hw.readout.edge.latency import Histogram
-from reservoir_hw.readout.edge.probe import compare_probe, record_probe
 from reservoir_hw.readout.edge.runner import EdgeRunner
-from reservoir_hw.readout.edge.spread import spread_of
+from reservoir_hw.readout.edge.verification import compare_probe, record_probe, spread_of
 from reservoir_hw.readout.export.exporter import export_model, write_plan
 from reservoir_hw.readout.export.torch_module import export_module
 

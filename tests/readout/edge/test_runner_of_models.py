@@ -15,7 +15,7 @@ from reservoir_hw import open_reservoir
 from reservoir_hw.backends.simulated.esn.esn import Esn
 from reservoir_hw.core.errors import ConfigurationError, StateLost
 from reservoir_hw.core.reservoir import Reservoir
-from reservoir_hw.networks.laerc_reservoirs import reservoir_configurations
+from reservoir_hw.networks.language_weights import reservoir_configurations
 from reservoir_hw.readout import (
     LAERC,
     DrivenCandidate,

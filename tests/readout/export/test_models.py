@@ -16,7 +16,7 @@ from reservoir_hw import open_reservoir
 from reservoir_hw.core.errors import ConfigurationError
 from reservoir_hw.core.reservoir import Reservoir
 from reservoir_hw.core.spec import Identity, ReservoirSpec
-from reservoir_hw.networks.laerc_reservoirs import reservoir_configurations
+from reservoir_hw.networks.language_weights import reservoir_configurations
 from reservoir_hw.readout import (
     LAERC,
     AttentionReadout,
@@ -33,14 +33,12 @@ from reservoir_hw.readout import (
 )
 from reservoir_hw.readout.edge.bundle import Bundle
 from reservoir_hw.readout.edge.runner import EdgeRunner
-from reservoir_hw.readout.edge.spread import spread_of
-from reservoir_hw.readout.edge.verification import verify
+from reservoir_hw.readout.edge.verification import spread_of, verify
 from reservoir_hw.readout.export.certificate import certify, random_inputs
 from reservoir_hw.readout.export.crossing import mapped_by
 from reservoir_hw.readout.export.exporter import built, export_model
 from reservoir_hw.readout.export.linear_readout import plan_of_readout
-from reservoir_hw.readout.export.recording import record_series, record_text
-from reservoir_hw.readout.export.segments import plan_of
+from reservoir_hw.readout.export.segments import plan_of, record_series, record_text
 from reservoir_hw.readout.export.torch_module import export_module
 from reservoir_hw.readout.models.laerc import Block
 

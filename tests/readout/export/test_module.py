@@ -21,11 +21,10 @@ from reservoir_hw.readout.edge.sessions import session_of
 from reservoir_hw.readout.export import torch_module as module_file
 from reservoir_hw.readout.export.certificate import certify
 from reservoir_hw.readout.export.exporter import built, write_plan
-from reservoir_hw.readout.export.graph import Graph
+from reservoir_hw.readout.export.graph import Graph, Weights
 from reservoir_hw.readout.export.segments import plan_of
 from reservoir_hw.readout.export.simulated_network import SimulatedNetwork
 from reservoir_hw.readout.export.torch_module import _lower, export_module
-from reservoir_hw.readout.export.weights import Weights
 from reservoir_hw.readout.export.whole_model import whole_plan
 
 pytestmark = pytest.mark.usefixtures("seeded")

@@ -33,6 +33,7 @@ from reservoir_hw.readout.export.exporter import built
 from reservoir_hw.readout.export.plan import Plan
 from reservoir_hw.readout.export.simulated_network import SimulatedNetwork
 from reservoir_hw.readout.export.whole_model import whole_plan
+from reservoir_hw.readout.models.attention import NormalisedReadout
 from reservoir_hw.readout.models.gated import (
     DrivenCandidate,
     GatedRecurrence,
@@ -40,7 +41,6 @@ from reservoir_hw.readout.models.gated import (
     SettableCandidate,
     TrainedCandidate,
 )
-from reservoir_hw.readout.models.normalised import NormalisedReadout
 
 pytestmark = pytest.mark.usefixtures("seeded")
 

@@ -11,7 +11,7 @@ from reservoir_hw.backends.simulated import Esn, EsnWeights
 from reservoir_hw.core.errors import ConfigurationError, InputRangeError, ShapeError
 from reservoir_hw.networks import draw_weights
 from reservoir_hw.readout import LMSReadout, RidgeReadout, RLSReadout
-from reservoir_hw.tasks.narma.task import NarmaConfig
+from reservoir_hw.tasks.narma import NarmaConfig
 
 torch = pytest.importorskip("torch")
 

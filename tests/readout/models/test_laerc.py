@@ -14,7 +14,7 @@ from toys import Toy
 
 from reservoir_hw import open_reservoir
 from reservoir_hw.core.errors import ConfigurationError, InputRangeError, StateLost
-from reservoir_hw.networks.laerc_reservoirs import norm_scaled_weights, radius_schedule, reservoir_configurations
+from reservoir_hw.networks.language_weights import norm_scaled_weights, radius_schedule, reservoir_configurations
 from reservoir_hw.readout.models.laerc import LAERC
 from reservoir_hw.readout.models.published import load_published, published_reservoirs
 from reservoir_hw.readout.models.reservoir_layer import ReservoirLayer

@@ -12,8 +12,8 @@ from torch import Tensor, nn
 from reservoir_hw.core.errors import ConfigurationError, InputRangeError, ShapeError, StateLost
 from reservoir_hw.readout import EsnLM, LinearReadout, TokenModel, dense_esn_lm
 from reservoir_hw.readout.baselines.recurrent import RecurrentLM
-from reservoir_hw.readout.models import sentences as module
-from reservoir_hw.readout.models.sentences import log_probabilities
+from reservoir_hw.readout.models import token_model as module
+from reservoir_hw.readout.models.token_model import log_probabilities
 from reservoir_hw.readout.sampling import Sampler
 
 VOCABULARY = 7

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 import torch
 
-from reservoir_hw.core.documents import Documents
+from reservoir_hw.core.tokenizer import Documents
 from reservoir_hw.readout.baselines.recurrent import RecurrentLM
 from reservoir_hw.readout.training import TrainingOptions, train
-from reservoir_hw.readout.training.documents import DocumentRows, by_length
+from reservoir_hw.readout.training.windows import DocumentRows, by_length
 
 VOCABULARY = 7
 

@@ -16,7 +16,7 @@ from training_models import NODES, WIDTH, Death, Deep, epochs, language_model, n
 from reservoir_hw import open_reservoir
 from reservoir_hw.backends.simulated.esn.esn import Esn
 from reservoir_hw.core.errors import ConfigurationError, InputRangeError
-from reservoir_hw.core.hostlock import HostLock
+from reservoir_hw.core.locks import HostLock
 from reservoir_hw.core.reservoir import Reservoir
 from reservoir_hw.core.store import StateStore
 from reservoir_hw.readout import (

@@ -15,8 +15,8 @@ from torch import Tensor, nn
 from training_case import VOCABULARY, SmallModel, digest, facts, options, text
 
 from reservoir_hw.core.errors import ConfigurationError, InputRangeError
-from reservoir_hw.core.hostlock import HostLock
 from reservoir_hw.core.interrupts import StopRequests, stop_if_asked
+from reservoir_hw.core.locks import HostLock
 from reservoir_hw.core.seeds import generator
 from reservoir_hw.readout.training import (
     NotFinite,

@@ -8,7 +8,7 @@ import pytest
 from scipy.stats import binomtest
 
 from reservoir_hw.readout.baselines import FirBaseline
-from reservoir_hw.tasks.channel_equalisation.task import LEVELS, ChannelEqualisation, channel, signal_variance
+from reservoir_hw.tasks.channel_equalisation import LEVELS, ChannelEqualisation, channel, signal_variance
 from reservoir_hw.tasks.classification import wilson_interval
 from reservoir_hw.tasks.task import Row
 

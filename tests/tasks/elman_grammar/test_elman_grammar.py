@@ -16,7 +16,7 @@ from reservoir_hw.core.errors import ConfigurationError
 from reservoir_hw.readout.baselines import NGram
 from reservoir_hw.tasks.elman_grammar.grammar import DISTANCES, VOCABULARY, Productions, language
 from reservoir_hw.tasks.elman_grammar.metrics import auc, roc
-from reservoir_hw.tasks.elman_grammar.published import AGREEMENT_ERROR, VERB_SHARES
+from reservoir_hw.tasks.elman_grammar.report import AGREEMENT_ERROR, VERB_SHARES
 from reservoir_hw.tasks.elman_grammar.task import PROBE, ElmanGrammar
 from reservoir_hw.tasks.task import Row, Split
 

@@ -5,7 +5,7 @@ import pytest
 
 from reservoir_hw.core.errors import ConfigurationError, InputRangeError, ShapeError
 from reservoir_hw.readout.linear.ridge import RidgeReadout
-from reservoir_hw.tasks.japanese_vowels.task import UTTERANCES, JapaneseVowels, utterances
+from reservoir_hw.tasks.japanese_vowels import UTTERANCES, JapaneseVowels, utterances
 from reservoir_hw.tasks.task import Row
 
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from reservoir_hw.core.errors import ShapeError
-from reservoir_hw.tasks.memory_recall.task import MemoryRecall
+from reservoir_hw.tasks.memory_recall import MemoryRecall
 
 
 def test_targets_are_earlier_inputs() -> None:

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from reservoir_hw.tasks.narma.task import Narma, narma_series
+from reservoir_hw.tasks.narma import Narma, narma_series
 from reservoir_hw.tasks.task import Row
 
 

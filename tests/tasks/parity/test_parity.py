@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from reservoir_hw.tasks.parity.task import Parity
+from reservoir_hw.tasks.parity import Parity
 from reservoir_hw.tasks.task import Row
 
 

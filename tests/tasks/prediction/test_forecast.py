@@ -10,7 +10,7 @@ from toys import SnapshotToy, Toy
 
 from reservoir_hw.backends.simulated.esn.esn import EsnConfig
 from reservoir_hw.core.errors import ConfigurationError, InputRangeError, NotSupported, ShapeError
-from reservoir_hw.experiment.states.closed_loop import forecast
+from reservoir_hw.experiment.states.drive import forecast
 from reservoir_hw.readout.configuration import Readout
 from reservoir_hw.readout.linear.ridge import RidgeReadout
 from reservoir_hw.tasks.lorenz import Lorenz

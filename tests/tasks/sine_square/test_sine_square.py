@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from reservoir_hw.tasks.sine_square.task import SineSquare, waves
+from reservoir_hw.tasks.sine_square import SineSquare, waves
 
 
 def test_the_waves() -> None:

@@ -13,11 +13,10 @@ import numpy as np
 import pytest
 from emulators.foreign import run_witness
 
-from reservoir_hw.core.documents import joined
 from reservoir_hw.core.errors import ConfigurationError, InputRangeError
-from reservoir_hw.core.tokenizer import BpeTokenizer, CharTokenizer, WordTokenizer
-from reservoir_hw.tasks.text import cache as kept
-from reservoir_hw.tasks.text.encoding import encoded, pieces
+from reservoir_hw.core.tokenizer import BpeTokenizer, CharTokenizer, WordTokenizer, joined
+from reservoir_hw.tasks.text import corpus as kept
+from reservoir_hw.tasks.text.corpus import encoded, pieces
 from reservoir_hw.tasks.text.task import Text
 
 # Where byte pairs may go wrong: contractions, runs of white space, marks that combine, other scripts, bytes alone.

@@ -11,11 +11,10 @@ from typing import cast
 import numpy as np
 import pytest
 
-from reservoir_hw.core.documents import Documents, joined
 from reservoir_hw.core.errors import ConfigurationError
-from reservoir_hw.core.tokenizer import BpeTokenizer
+from reservoir_hw.core.tokenizer import BpeTokenizer, Documents, joined
 from reservoir_hw.readout.baselines.ngram import TokenCounts
-from reservoir_hw.tasks.text.sentences import one_a_line
+from reservoir_hw.tasks.text.corpus import one_a_line
 from reservoir_hw.tasks.text.task import Text
 
 MARKS = Path(__file__).with_name("sentence_marks.json")

@@ -11,8 +11,8 @@ from typing import Literal
 import numpy as np
 import pytest
 
-from reservoir_hw.core.documents import joined
 from reservoir_hw.core.errors import ConfigurationError, InputRangeError
+from reservoir_hw.core.tokenizer import joined
 from reservoir_hw.readout.baselines.ngram import BigramConfig, NGramBaseline, NGramConfig, TokenCounts, TrigramConfig
 from reservoir_hw.tasks.text import task as module
 from reservoir_hw.tasks.text.task import Text

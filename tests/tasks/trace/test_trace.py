@@ -14,8 +14,7 @@ from reservoir_hw.core.errors import ConfigurationError
 from reservoir_hw.core.seeds import generator
 from reservoir_hw.core.spec import Identity, ReservoirSpec
 from reservoir_hw.core.store import StateStore
-from reservoir_hw.tasks.trace.targets import target_series
-from reservoir_hw.tasks.trace.task import Trace
+from reservoir_hw.tasks.trace import Trace, target_series
 
 STEPS = 300
 U = generator(1, "trace").uniform(-1, 1, (2, STEPS, 2)).astype(np.float32)

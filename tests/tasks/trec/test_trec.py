@@ -14,8 +14,7 @@ from reservoir_hw.experiment.states.plan import plan, steps_of
 from reservoir_hw.readout.linear.ridge import RidgeReadout
 from reservoir_hw.tasks.datasets import contents
 from reservoir_hw.tasks.task import Split
-from reservoir_hw.tasks.trec.task import CLASSES, Trec, questions
-from reservoir_hw.tasks.trec.vectors import word_vectors
+from reservoir_hw.tasks.trec import CLASSES, Trec, questions, word_vectors
 
 
 def test_reading() -> None:

@@ -10,7 +10,7 @@ from pydantic import Field, NonNegativeInt, PositiveInt, model_validator
 
 from reservoir_hw.backends.simulated.delay_loop.engines import LoopEngine, NumbaLoopEngine, TensorLoopEngine
 from reservoir_hw.backends.simulated.delay_loop.physics import MackeyGlass, Model, Physics
-from reservoir_hw.backends.simulated.engine_choice import ENGINE_HELP, Device, EngineName, check_engine, choose_engine
+from reservoir_hw.backends.simulated.engines import ENGINE_HELP, Device, EngineName, check_engine, choose_engine
 from reservoir_hw.backends.simulated.nonidealities.configuration import IDEAL_DEVICE, Nonidealities
 from reservoir_hw.backends.simulated.reservoir import SimulatedConfig, SimulatedReservoir
 from reservoir_hw.core.channels import Channels

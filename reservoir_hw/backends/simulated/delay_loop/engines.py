@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from reservoir_hw.backends.simulated.delay_loop.physics import Equation
-from reservoir_hw.backends.simulated.engine_choice import EngineName
+from reservoir_hw.backends.simulated.engines import EngineName
 from reservoir_hw.backends.simulated.nonidealities.noise import LoopTerms
 from reservoir_hw.core import arrays
 from reservoir_hw.core.errors import InputRangeError

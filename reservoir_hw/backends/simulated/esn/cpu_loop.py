@@ -20,9 +20,7 @@ from scipy.sparse import issparse
 
 from reservoir_hw.backends.simulated.engines import Activation
 from reservoir_hw.backends.simulated.kernels import compiled
-from reservoir_hw.backends.simulated.kernels.dense_batch import dense_batch
-from reservoir_hw.backends.simulated.kernels.dense_sequence import dense_parallel, dense_serial
-from reservoir_hw.backends.simulated.kernels.panels import panels_of
+from reservoir_hw.backends.simulated.kernels.panels import dense_batch, dense_parallel, dense_serial, panels_of
 from reservoir_hw.backends.simulated.nonidealities.noise import LoopTerms
 from reservoir_hw.core.errors import ConfigurationError
 from reservoir_hw.core.threads import AdaptiveThreads, cores, share_out, threads_here

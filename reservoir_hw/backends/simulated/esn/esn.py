@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, get_args
 import numpy as np
 from pydantic import Field, PositiveFloat, PositiveInt, model_validator
 
-from reservoir_hw.backends.simulated.engine_choice import ENGINE_HELP, Device, EngineName
-from reservoir_hw.backends.simulated.engines import Activation, JointLoop
+from reservoir_hw.backends.simulated.engines import ENGINE_HELP, Activation, Device, EngineName, JointLoop
 from reservoir_hw.backends.simulated.network import (
     NetworkConfig,
     Probability,
@@ -20,7 +19,7 @@ from reservoir_hw.backends.simulated.network import (
     WeightStorage,
 )
 from reservoir_hw.backends.simulated.nonidealities.configuration import IDEAL_DEVICE, Nonidealities
-from reservoir_hw.backends.simulated.nonidealities.rounding import ROUNDINGS
+from reservoir_hw.backends.simulated.nonidealities.noise import ROUNDINGS
 from reservoir_hw.core.errors import ConfigurationError
 from reservoir_hw.core.reservoir import OutOfRange
 from reservoir_hw.core.spec import DType, Identity
@@ -105,7 +104,7 @@ class EsnConfig(NetworkConfig):
         return self.topology
 
     def _draw(self, inputs: int) -> EsnWeights:
-        from reservoir_hw.networks.drawing import draw_weights
+        from reservoir_hw.networks.weights import draw_weights
 
         assert self.nodes is not None
         options = {

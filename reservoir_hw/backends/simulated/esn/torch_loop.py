@@ -18,8 +18,7 @@ from scipy.sparse import csr_array
 from torch import Tensor
 
 from reservoir_hw.backends.simulated.engines import Activation
-from reservoir_hw.backends.simulated.kernels.cuda_graphs import GraphedLoop
-from reservoir_hw.backends.simulated.kernels.impairment import Impairment, stack_terms
+from reservoir_hw.backends.simulated.kernels.impairment import GraphedLoop, Impairment, stack_terms
 from reservoir_hw.backends.simulated.nonidealities.noise import LoopTerms
 from reservoir_hw.networks.weights import EsnWeights
 

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 from pydantic import Field, NonNegativeFloat, PositiveInt
 
-from reservoir_hw.backends.simulated.engine_choice import ENGINE_HELP, Device, EngineName
-from reservoir_hw.backends.simulated.engines import JointLoop
+from reservoir_hw.backends.simulated.engines import ENGINE_HELP, Device, EngineName, JointLoop
 from reservoir_hw.backends.simulated.network import NetworkConfig, Probability, Scaling, SimulatedNetwork
 from reservoir_hw.backends.simulated.nonidealities.configuration import IDEAL_DEVICE
 from reservoir_hw.core.arrays import to_numpy

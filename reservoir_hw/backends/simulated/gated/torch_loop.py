@@ -11,8 +11,7 @@ from torch import Tensor
 
 from reservoir_hw.backends.simulated.esn import torch_loop
 from reservoir_hw.backends.simulated.esn.torch_loop import TorchWeights
-from reservoir_hw.backends.simulated.kernels.cuda_graphs import GraphedLoop
-from reservoir_hw.backends.simulated.kernels.impairment import Impairment
+from reservoir_hw.backends.simulated.kernels.impairment import GraphedLoop, Impairment
 from reservoir_hw.backends.simulated.nonidealities.noise import LoopTerms
 from reservoir_hw.networks.gated_weights import GatedWeights
 

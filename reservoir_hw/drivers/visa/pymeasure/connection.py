@@ -23,9 +23,8 @@ from reservoir_hw.core.errors import (
     text_of,
 )
 from reservoir_hw.core.functions import import_function
-from reservoir_hw.drivers.visa.addresses import is_raw_socket
-from reservoir_hw.drivers.visa.pymeasure.configuration import END, PymeasureConfig
-from reservoir_hw.drivers.visa.pymeasure.steps import Reading, Step, filled
+from reservoir_hw.drivers.visa.links import is_raw_socket
+from reservoir_hw.drivers.visa.pymeasure.configuration import END, PymeasureConfig, Reading, Step, filled
 from reservoir_hw.drivers.visa.scpi import ScpiInstrument
 from reservoir_hw.drivers.visa.session import without_delay
 

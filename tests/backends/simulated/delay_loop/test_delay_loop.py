@@ -13,14 +13,14 @@ import torch
 from reservoir_hw import RidgeReadout, open_reservoir
 from reservoir_hw.backends.simulated.delay_loop.delay_loop import DelayLoop, DelayLoopConfig
 from reservoir_hw.backends.simulated.delay_loop.physics import Ikeda, MackeyGlass, Paquot
-from reservoir_hw.backends.simulated.engine_choice import EngineName
+from reservoir_hw.backends.simulated.engines import EngineName
 from reservoir_hw.backends.simulated.nonidealities.configuration import Nonidealities
 from reservoir_hw.core.configuration import Document
 from reservoir_hw.core.errors import ConfigurationError, InputRangeError, MissingExtra, NotSupported
 from reservoir_hw.core.reservoir_config import parse_reservoir
 from reservoir_hw.core.signal import LowPass, Mask, MaskConfig, Quantiser
-from reservoir_hw.tasks.channel_equalisation.task import ChannelEqualisation
-from reservoir_hw.tasks.narma.task import Narma
+from reservoir_hw.tasks.channel_equalisation import ChannelEqualisation
+from reservoir_hw.tasks.narma import Narma
 
 PHYSICS = {
     "mackey_glass": {"kind": "mackey_glass", "feedback_gain": 0.9, "input_gain": 0.7, "exponent": 7},

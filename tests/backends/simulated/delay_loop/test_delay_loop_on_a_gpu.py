@@ -11,7 +11,7 @@ pytest.importorskip("numba")
 torch = pytest.importorskip("torch")
 
 from reservoir_hw import open_reservoir  # noqa: E402
-from reservoir_hw.backends.simulated.engine_choice import have_triton  # noqa: E402
+from reservoir_hw.backends.simulated.engines import have_triton  # noqa: E402
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")]
 

@@ -17,7 +17,7 @@ from scipy.sparse import csr_array  # noqa: E402
 from reservoir_hw.backends.simulated.esn import cpu_loop as kernels  # noqa: E402
 from reservoir_hw.backends.simulated.esn.cpu_loop import prepare, run  # noqa: E402
 from reservoir_hw.backends.simulated.kernels import compiled, llvm_products, panels  # noqa: E402
-from reservoir_hw.backends.simulated.nonidealities.rounding import to_float16  # noqa: E402
+from reservoir_hw.backends.simulated.nonidealities.noise import to_float16  # noqa: E402
 from reservoir_hw.networks import EsnWeights, draw_weights  # noqa: E402
 
 FUNCTIONS = {"tanh": np.tanh, "relu": lambda x: np.maximum(x, 0), "identity": lambda x: x}

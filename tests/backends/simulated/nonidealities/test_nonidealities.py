@@ -15,15 +15,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from reservoir_hw import Experiment, open_reservoir
-from reservoir_hw.backends.simulated.engine_choice import have_triton
+from reservoir_hw.backends.simulated.engines import have_triton
 from reservoir_hw.backends.simulated.esn.esn import Esn
 from reservoir_hw.backends.simulated.nonidealities.configuration import (
+    PRESETS,
     DriveNonidealities,
     LoopNonidealities,
     Nonidealities,
     ReadoutNonidealities,
 )
-from reservoir_hw.backends.simulated.nonidealities.presets import PRESETS
 from reservoir_hw.backends.simulated.reservoir import _marked
 from reservoir_hw.core.configuration import Document
 from reservoir_hw.core.errors import ConfigurationError, InputRangeError, NotSupported

@@ -1,0 +1,303 @@
+"""Export of a readout that was trained on the states of a series."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from typing import TYPE_CHECKING, Any, cast
+
+import numpy as np
+
+from reservoir_hw.core.errors import ConfigurationError, NotSupported
+from reservoir_hw.core.reservoir import Reservoir
+from reservoir_hw.core.reservoir_config import build_reservoir
+from reservoir_hw.core.spec import ReservoirSpec
+from reservoir_hw.core.tokenizer import Tokenizer, joined, load_tokenizer
+from reservoir_hw.experiment.deploy.header import ranges_of, used_ranges, write_header
+from reservoir_hw.experiment.deploy.job import (
+    RECORDED_STEPS,
+    ExportJob,
+    ExportResult,
+    carried_at_rest,
+    check_devices,
+    simulated_networks,
+)
+from reservoir_hw.experiment.deploy.quantised import (
+    Metrics,
+    QuantisedReadout,
+    Stored,
+    check_loss,
+    random_loss,
+    series_loss,
+    session_computes,
+    text_loss,
+)
+from reservoir_hw.experiment.deploy.trained import TrainedRow
+from reservoir_hw.experiment.run.by_gradients import model_of, opened_model
+from reservoir_hw.experiment.run.text_plan import gradient_of
+from reservoir_hw.readout.configuration import StateReadoutConfig
+from reservoir_hw.readout.edge.manifest import Loss
+from reservoir_hw.tasks.task import Tokens
+
+if TYPE_CHECKING:
+    from reservoir_hw.readout.export.plan import Values
+    from reservoir_hw.readout.models.token_model import TokenModel
+
+
+def export_readout(work: ExportJob, *, offline: bool) -> ExportResult:
+    """Export a readout; unless offline, its device is opened and driven."""
+    row, config = work.row, work.row.point.config
+    settings = cast(StateReadoutConfig, config.readout)
+    readout: Any = settings.load(row.weights)
+    stored = Stored(row)
+    if settings.keeps_learning:
+        stored.notes.append("The readout went on learning in the test; what is exported has its last weights.")
+    if offline:
+        (spec,) = row.reservoirs
+        return _write_readout(work, readout, spec, None, None, stored, ranges_of(spec, None, None))
+    from reservoir_hw.readout.export.segments import record_series
+
+    task = row.task()
+    work.say("opening")
+    with work.device.of(row.point, task) as device:
+        check_devices(row, [device])
+        tested = bool(task.test.targets.shape[1])
+        split = task.test if tested else task.train
+        whole = split.steps_of(slice(1))
+
+        def record(steps: int) -> Values:
+            work.say(f"driving {steps} steps from rest")
+            return record_series(device, split.inputs[:1, :steps])
+
+        steps = min(stored.washout + RECORDED_STEPS, whole)
+        recorded = record(steps)
+        if steps <= stored.washout:
+            stored.notes.append(
+                f"The washout of {stored.washout} steps is longer than what there is to drive: {steps}."
+            )
+        if tested and not (task.closed_loop or settings.keeps_learning):
+            stored.settles(
+                lambda steps: _answers(readout, record(steps)),
+                _answers(readout, recorded),
+                deterministic=device.spec.deterministic,
+            )
+            if min(stored.washout + RECORDED_STEPS, whole) > steps:
+                recorded = record(min(stored.washout + RECORDED_STEPS, whole))
+        ranges = ranges_of(device.spec, recorded, task)
+        metrics, loss = {}, None
+        if work.precision == "int8" and tested:
+            quantised = _quantised_readout(work, readout, device.spec, ranges)
+            driven = len(task.test.inputs) * task.test.inputs.shape[1] * config.training.repetitions
+            add = work.say("driving the test", driven)
+            metrics, loss = series_loss(row.point, task, device, readout, quantised, stored, add)
+            loss = check_loss(loss, metrics, stored.spread, accept=work.accept_loss)
+        return _write_readout(work, readout, device.spec, device, recorded, stored, ranges, metrics, loss)
+
+
+def _answers(readout: Any, recorded: Values) -> np.ndarray:
+    """Of a readout to what was recorded."""
+    return np.asarray(readout.predict(recorded["states_0"], recorded["inputs"] if readout.input_connection else None))
+
+
+def _write_readout(
+    work: ExportJob,
+    readout: Any,
+    spec: ReservoirSpec,
+    device: Reservoir | None,
+    recorded: Values | None,
+    stored: Stored,
+    ranges: dict[str, tuple[float, float]],
+    metrics: Metrics | None = None,
+    loss: Loss | None = None,
+) -> ExportResult:
+    metrics = metrics or {}
+    if work.precision == "int8" and loss is None:
+        loss = Loss(judged_on="nothing")
+    repetitions = work.row.point.config.training.repetitions
+    if work.target == "c":
+        exported = write_header(work, readout, [spec], ranges, recorded, stored, loss)
+    else:
+        from reservoir_hw.readout.export.segments import plan_of_states
+        from reservoir_hw.readout.export.whole_model import whole_plan
+
+        devices = [] if device is None else [device]
+        if work.target == "whole":
+            if repetitions > 1:
+                raise ConfigurationError(
+                    f"training.repetitions is {repetitions}, and a network without noise has nothing to average: run "
+                    "the experiment with 1, or export the segments"
+                )
+            plan = whole_plan(readout, simulated_networks(devices), work.precision, reservoir=device)
+            recorded = carried_at_rest(plan, recorded)
+        else:
+            plan = plan_of_states(readout, spec, work.precision, recorded=recorded, spread=stored.spread)
+        if loss is not None and loss.judged_on == "nothing":
+            coded = plan_of_states(readout, spec, work.precision)
+            if stored.spread is not None and (spec.state_range is not None or coded.state_scale is not None):
+                loss = random_loss(plan_of_states(readout, spec, spread=stored.spread), coded, stored.spread)
+                loss = check_loss(loss, {}, stored.spread, accept=work.accept_loss)
+        exported = work.write_bundle(
+            plan, devices, recorded, metrics,
+            repetitions=repetitions, spread=stored.spread, washout=stored.washout, ranges=stored.ranges, loss=loss,
+        )  # fmt: skip
+    exported.notes += stored.notes
+    exported.metrics, exported.loss = metrics, loss
+    return exported
+
+
+def _quantised_readout(
+    work: ExportJob, readout: Any, spec: ReservoirSpec, ranges: dict[str, tuple[float, float]]
+) -> QuantisedReadout:
+    """The readout in int8 as it will be exported."""
+    if work.target == "c":
+        from reservoir_hw.readout.export.c_header import int8_readout
+
+        coded = int8_readout(readout, **used_ranges(readout, ranges))
+        return QuantisedReadout(readout.input_connection, lambda states, inputs: coded.predict(states, inputs)[0])
+    from reservoir_hw.readout.export.segments import plan_of_states
+
+    (compute,) = session_computes(plan_of_states(readout, spec, "int8"))
+
+    def outputs(states: np.ndarray, inputs: np.ndarray | None) -> np.ndarray:
+        given = {"states_0": states.astype(spec.dtype)}
+        if inputs is not None:
+            given["inputs"] = inputs.astype(spec.dtype)
+        return compute(given)["outputs"]
+
+    return QuantisedReadout(readout.input_connection, outputs)
+
+
+# ---- Export of a language model.
+
+
+# Tokens of the test that are shown as a prompt.
+_PROMPT = 12
+
+
+def export_model(work: ExportJob, *, offline: bool) -> ExportResult:
+    """Export a model; unless offline, its devices are opened and driven."""
+    from reservoir_hw.readout.training import load_weights
+
+    row, config = work.row, work.row.point.config
+    tokenizer = load_tokenizer(row.tokenizer)
+    with ExitStack() as stack:
+        if offline:
+            task = None
+            model, devices = stack.enter_context(model_without_devices(row, tokenizer))
+        else:
+            task = model_of(config).tokens_of(row.task())
+            if task.vocabulary != tokenizer.vocabulary:
+                raise ConfigurationError(
+                    f"the text has {task.vocabulary} different tokens now, and had {tokenizer.vocabulary} when the "
+                    "model was trained: put back the text of the run, or export offline"
+                )
+            work.say("opening")
+            model, devices = stack.enter_context(opened_model(row.point, task))
+            check_devices(row, devices)
+        load_weights(model, row.weights)
+        return _write_model(work, model, devices, task, tokenizer)
+
+
+def _write_model(
+    work: ExportJob, model: TokenModel, devices: Sequence[Reservoir] | None, task: Tokens | None, tokenizer: Tokenizer
+) -> ExportResult:
+    if work.target == "c":
+        return _write_model_header(work, model, devices, task)
+    from reservoir_hw.readout.export.segments import plan_of
+    from reservoir_hw.readout.export.whole_model import whole_plan
+
+    recorded = None if task is None else _recorded_text(work, model, task)
+    metrics: Metrics = {}
+    loss = None
+    if work.precision == "int8":
+        metrics, loss = _text_loss(work, model, task, lambda: session_computes(plan_of(model, (), "int8")))
+    if work.target == "whole":
+        networks = simulated_networks([layer.reservoir for layer in model.reservoir_layers])
+        plan = whole_plan(model, networks, work.precision)
+        recorded = carried_at_rest(plan, recorded)
+    else:
+        plan = plan_of(model, (), work.precision)
+    exported = work.write_bundle(plan, devices or [], recorded, metrics, tokenizer=tokenizer, loss=loss)
+    exported.loss = loss
+    if task is not None:
+        exported.prompt = tokenizer.decode(joined(task.tokens_test)[:_PROMPT]).split("\n")[0] or exported.prompt
+    return exported
+
+
+def _write_model_header(
+    work: ExportJob, model: TokenModel, devices: Sequence[Reservoir] | None, task: Tokens | None
+) -> ExportResult:
+    if not model_of(work.row.point.config).reads_states_alone:
+        raise ConfigurationError(
+            f"target c is for linear and low-rank readouts of one reservoir, not for a {type(model).__name__}: "
+            "export its segments"
+        )
+    (layer,) = model.reservoir_layers
+    spec = layer.spec
+    recorded = None if task is None else _recorded_text(work, model, task)
+    ranges = ranges_of(spec, recorded, None)
+    metrics: Metrics = {}
+    loss = None
+    if work.precision == "int8":
+
+        def quantised() -> list[Any]:
+            from reservoir_hw.readout.export.c_header import int8_readout
+            from reservoir_hw.readout.export.segments import plan_of
+
+            coded = int8_readout(model.readout, **used_ranges(model.readout, ranges))
+            return [plan_of(model).references[0], lambda given: {"outputs": coded.predict(given["states_0"])[0]}]
+
+        metrics, loss = _text_loss(work, model, task, quantised)
+    specs = [device.spec for device in devices or []] or [spec]
+    exported = write_header(work, model.readout, specs, ranges, recorded, loss=loss)
+    exported.metrics, exported.loss = metrics, loss
+    return exported
+
+
+def _text_loss(
+    work: ExportJob, model: TokenModel, task: Tokens | None, quantised: Callable[[], Sequence[Any]]
+) -> tuple[Metrics, Loss]:
+    """What int8 costs; nobody knows without a text."""
+    if task is None:
+        return {}, Loss(judged_on="nothing")
+    from reservoir_hw.readout.export.segments import plan_of
+
+    add = work.say("judging int8 on the test", len(joined(task.tokens_test)))
+    options = gradient_of(work.row.point.config).options
+    metrics, loss = text_loss(model, plan_of(model), quantised(), task, options, add)
+    return metrics, check_loss(loss, metrics, None, accept=work.accept_loss)
+
+
+def _recorded_text(work: ExportJob, model: TokenModel, task: Tokens) -> Values:
+    from reservoir_hw.readout.export.segments import record_text
+
+    tokens = joined(task.tokens_test)[None, :RECORDED_STEPS]
+    work.say(f"recording {tokens.shape[1]} tokens")
+    return record_text(model, tokens)
+
+
+class DeclaredReservoir(Reservoir):
+    """A device that is not there: it has a declaration, and cannot be driven."""
+
+    def __init__(self, spec: ReservoirSpec) -> None:
+        # What a device can do, but this does not.
+        able = {"snapshot": False, "settable": False, "programmable": False}
+        super().__init__(spec.model_copy(update=able))
+        if spec.differentiable:
+            self.native = "torch"
+
+    def _reset(self, batch: int) -> None:
+        pass
+
+    def _run(self, u: Any, out: Any = None) -> Any:
+        raise NotSupported("this model was loaded without its device: nothing can be driven")
+
+
+@contextmanager
+def model_without_devices(row: TrainedRow, tokenizer: Tokenizer) -> Iterator[tuple[TokenModel, None]]:
+    """The untrained model around what the devices declared when it was trained."""
+    settings = model_of(row.point.config)
+    with ExitStack() as stack:
+        absent = [stack.enter_context(DeclaredReservoir(spec)) for spec in row.reservoirs]
+        twins = [stack.enter_context(build_reservoir(twin)) for twin in settings.twins(tokenizer.vocabulary)]
+        yield settings.build(tokenizer.vocabulary, absent, twins), None

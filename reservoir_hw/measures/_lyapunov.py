@@ -1,0 +1,380 @@
+"""Conditional Lyapunov exponent: how fast the difference between two responses to one drive shrinks or grows."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from reservoir_hw.core.arrays import as_numpy
+from reservoir_hw.core.errors import ConfigurationError, InputRangeError, ShapeError
+from reservoir_hw.core.seeds import generator
+from reservoir_hw.core.statistics import jackknife_error
+from reservoir_hw.core.validation import at_least
+from reservoir_hw.measures._measured import (
+    BATCHES,
+    Interval,
+    Measured,
+    batch_means,
+    check_confidence,
+    checked,
+    precision,
+    remark,
+    t_interval,
+)
+
+Transition: TypeAlias = Callable[[np.ndarray, np.ndarray], np.ndarray]
+
+# The noise in a distance of three times the noise floor is small beside it.
+_ABOVE_FLOOR = math.log(3)
+_FEWEST_STEPS = 4
+# A floor of this many times the precision of the states counts as noise of the device.
+_NOISE = 100.0
+_PIECES = 5
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class LyapunovExponent(Measured):
+    """`value` is per time step, in natural logarithms: negative where the device forgets its past.
+
+    `log_distance` (time,) is the mean logarithm of the distance between two responses, counted from its start; between
+    the steps `first` and `last` it was read. `floor` is where the noise of the device hides it, on the same scale.
+    `trials` (trials,) has an exponent for each pair of responses.
+    """
+
+    log_distance: np.ndarray
+    first: int
+    last: int
+    floor: float
+    trials: np.ndarray
+
+    @property
+    def has_figure(self) -> bool:
+        """Whether the responses differed at all."""
+        return len(self.log_distance) > 0
+
+
+def lyapunov_from_transition(
+    transition: Transition,
+    inputs: Any,
+    states: Any,
+    *,
+    settle: int = 100,
+    size: float | None = None,
+    level: float = 0.0,
+    seed: int = 0,
+    confidence: float = 0.95,
+) -> LyapunovExponent:
+    """Largest conditional Lyapunov exponent of a device whose state can be set (Benettin et al. 1980).
+
+    Beside each trajectory runs a second one at a small distance, which is brought back to that distance after every
+    step; the mean logarithm of what a step made of it is the exponent.
+
+    Parameters
+    ----------
+    transition
+        One step from given states: (batch, inputs), (batch, nodes) -> (batch, nodes), as `Reservoir.transition`.
+    inputs
+        (batch, time, inputs); each sequence is a trial of its own.
+    states
+        (batch, nodes), where the trials begin: states that the device can have.
+    settle
+        First steps, which turn the difference into the direction that grows most, and do not count.
+    size
+        The distance, relative to the size of the state; by default the square root of the precision of `states`.
+    level
+        The smallest difference between two states of a node, where that is coarser than their dtype. The distance is
+        many levels, whatever `size` says.
+
+    The interval is that of batch means over time of the mean over the trials. The exponent is minus infinity where
+    nothing is left of a difference, as in a delay line. Raises `ShapeError`, `InputRangeError`, `ConfigurationError`.
+    """
+    check_confidence(confidence)
+    u = checked(inputs, ("batch", "time", "inputs"), "inputs")
+    given = np.asarray(as_numpy(states))
+    x = checked(given, ("batch", "nodes"))
+    if len(x) != len(u):
+        raise ShapeError(f"there are inputs for {len(u)} trials and states for {len(x)}")
+    if not 0 <= settle < u.shape[1]:
+        raise ConfigurationError(f"settle is {settle}, but the inputs have {u.shape[1]} steps")
+    relative = float(precision(given.dtype) ** 0.5) if size is None else size
+    # For each node the geometric mean of a level and the state: many levels, and still a small part of the state.
+    many_levels = math.sqrt(level * math.sqrt(np.mean(x**2)) * x.shape[1])
+    if not relative > 0:
+        raise ConfigurationError(f"size is {size}; it must be more than 0")
+    direction = generator(seed, "measures/lyapunov").standard_normal(x.shape)
+    direction /= np.linalg.norm(direction, axis=1, keepdims=True)
+    growth = np.empty(u.shape[:2])
+    for t in range(u.shape[1]):
+        distance = np.maximum(relative * np.maximum(np.linalg.norm(x, axis=1, keepdims=True), 1e-3), many_levels)
+        beside = x + distance * direction
+        # What was set is not exactly what was asked for: the device rounds.
+        difference = beside.astype(given.dtype) - x.astype(given.dtype)
+        if level:
+            difference = level * (np.rint(beside / level) - np.rint(x / level))
+        distance = np.linalg.norm(difference, axis=1, keepdims=True)
+        after = transition(np.concatenate([u[:, t], u[:, t]]), np.concatenate([x, beside])).astype(np.float64)
+        x, apart = after[: len(u)], after[len(u) :] - after[: len(u)]
+        length = np.linalg.norm(apart, axis=1, keepdims=True)
+        if not length.all():
+            return _vanished(t + 1, confidence)
+        growth[:, t] = np.log(length / distance)[:, 0]
+        direction = apart / length
+    counted = growth[:, settle:]
+    over_time = batch_means(counted.mean(axis=0))
+    interval = over_time.interval(over_time.mean, confidence)
+    note = f"From {len(u)} trials of {u.shape[1]} set steps (Benettin's method)."
+    return LyapunovExponent(
+        value=over_time.mean,
+        interval=interval,
+        note=" ".join(filter(None, [note, remark(interval)])),
+        log_distance=np.cumsum(growth.mean(axis=0)),
+        first=settle,
+        last=u.shape[1] - 1,
+        floor=-math.inf,
+        trials=counted.mean(axis=1),
+    )
+
+
+def lyapunov_from_replicas(
+    states: Any, *, floor: float | None = None, first: int | None = None, confidence: float = 0.95
+) -> LyapunovExponent:
+    """Largest conditional Lyapunov exponent of any device, from responses to one drive after different pasts.
+
+    `states` is (pasts, time, nodes), or (drives, pasts, time, nodes) with a drive for each group of pasts; step 0 is
+    the first that they have in common. Responses 0 and 1, 2 and 3, ... make pairs. The exponent is the slope of the
+    mean logarithm of their distance (the replica, or auxiliary system, approach: Abarbanel, Rulkov & Sushchik 1996),
+    from step `first` until the distance comes within a factor three of its `floor`. By default `first` is half of
+    that, since at the beginning all directions fade, and later only the slowest; `floor` is the median distance of the
+    last quarter of the steps, and at least the precision of the states. The mean square of the floor is taken off.
+
+    The exponent is minus infinity where nothing is left of a difference long before its fall would reach the precision
+    of the states. Such pairs show how a device forgets; one that does not, because it is chaotic or has several
+    responses, is refused with `InputRangeError`, as are pasts that make no difference and a fall too fast to read.
+
+    Where the floor is noise and not rounding, the slope is a lower bound: directions that fade more slowly than what
+    was read may lie below the noise, and the interval reaches up to 0.
+
+    The interval is Student's over the drives, or over the pairs of one drive; for fewer than three of these, over
+    pieces of the fall. Raises `ShapeError` and `ConfigurationError` besides.
+    """
+    check_confidence(confidence)
+    given = np.asarray(as_numpy(states))
+    x = checked(given[None] if given.ndim == 3 else given, ("drives", "pasts", "time", "nodes"))
+    pairs = x.shape[1] // 2
+    if pairs < 1:
+        raise ShapeError("an exponent from replicas needs responses after at least 2 different pasts")
+    distance = np.linalg.norm(x[:, 0 : 2 * pairs : 2] - x[:, 1 : 2 * pairs : 2], axis=3)
+    finest = float(precision(given.dtype)) * math.sqrt(np.mean((x**2).sum(axis=3)))
+    if floor is None:
+        tail = np.median(distance[:, :, -max(1, x.shape[2] // 4) :], axis=2)
+        floor = math.sqrt(np.mean(tail**2))
+    floor = max(floor, finest, np.finfo(np.float64).tiny)
+    logarithm = np.log(np.maximum(distance**2 - floor**2, (floor / 10) ** 2)) / 2
+    curve = logarithm.mean(axis=(0, 1))
+    seen = np.log(np.maximum(distance, floor / 10)).mean(axis=(0, 1))
+    hidden = np.flatnonzero(curve < math.log(floor) + _ABOVE_FLOOR)
+    last = int(hidden[0]) if len(hidden) else len(curve)
+    if last == 0:
+        raise InputRangeError(
+            "the responses do not come closer to each other under the same drive: their pasts make no difference "
+            "beyond the noise, or the exponent is not negative (chaos, or several responses). Consistency and "
+            "echo-state index tell which"
+        )
+    if (distance[:, :, last:] == 0).all() and curve[last - 1] - math.log(floor) > (curve[0] - math.log(floor)) / 2:
+        return _vanished(last, confidence)
+    start = last // 2 if first is None and last >= 2 * _FEWEST_STEPS else first or 0
+    if last - start < _FEWEST_STEPS:
+        raise InputRangeError(
+            f"the difference between the responses falls into the noise within {last} steps, too fast for a slope; "
+            "average repeated drives, or take a faster input"
+        )
+    time = np.arange(start, last) - (start + last - 1) / 2
+    trials = logarithm[:, :, start:last] @ time / (time @ time)
+    interval = _interval(trials, curve[start:last], confidence)
+    note = f"From {trials.size} pairs of responses, read over {last - start} steps before the noise floor."
+    if floor > _NOISE * finest:
+        interval = replace(
+            interval,
+            high=max(interval.high, 0.0),
+            method=f"lower end: {interval.method}; upper end: 0, since noise may hide what fades more slowly",
+        )
+        note += " At least this: noise may hide directions that fade more slowly."
+    return LyapunovExponent(
+        value=float(trials.mean()),
+        interval=interval,
+        note=note,
+        log_distance=seen - seen[0],
+        first=start,
+        last=last - 1,
+        floor=math.log(floor) - float(seen[0]),
+        trials=trials.ravel(),
+    )
+
+
+def _vanished(steps: int, confidence: float) -> LyapunovExponent:
+    method = "exact: nothing was left of a difference"
+    return LyapunovExponent(
+        value=-math.inf,
+        interval=Interval(-math.inf, -math.inf, confidence, method),
+        note=f"Nothing is left of a difference after {steps} steps.",
+        log_distance=np.zeros(0),
+        first=0,
+        last=0,
+        floor=-math.inf,
+        trials=np.zeros(0),
+    )
+
+
+def _interval(trials: np.ndarray, curve: np.ndarray, confidence: float) -> Interval:
+    """Of the mean of `trials` (drives, pairs); `curve` is the mean log distance where it was read."""
+    value = float(trials.mean())
+    independent = trials.mean(axis=1) if len(trials) > 1 else trials[0]
+    what = "drives" if len(trials) > 1 else "pairs under one drive"
+    if len(independent) < 3:
+        growth = np.diff(curve)
+        pieces = min(_PIECES, len(growth))
+        independent = np.array([piece.mean() for piece in np.array_split(growth, pieces)])
+        what = "pieces of the fall"
+    error = float(independent.std(ddof=1) / len(independent) ** 0.5)
+    return t_interval(value, error, len(independent) - 1, confidence, f"{len(independent)} {what}, Student's t")
+
+
+# ---- Lyapunov spectrum and Kaplan–Yorke dimension of a system whose state can be set.
+
+
+Step: TypeAlias = Callable[[int, np.ndarray], np.ndarray]
+
+# A state smaller than this counts as this large where a small distance from it is chosen.
+_SMALL = 1e-3
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class LyapunovSpectrum(Measured):
+    """`value` is the largest exponent, per time step, in natural logarithms.
+
+    `exponents` (exponents,), falling, with `exponent_intervals`; `growth` (time, exponents) is what each step did to
+    each direction. `dimension` is the Kaplan–Yorke dimension, NaN where more exponents would be needed. `known`
+    (known,) are exponents of the system that this one should imitate, empty where there is none.
+    """
+
+    exponents: np.ndarray
+    exponent_intervals: tuple[Interval, ...]
+    dimension: float
+    dimension_interval: Interval
+    growth: np.ndarray
+    known: np.ndarray
+
+
+def lyapunov_spectrum(
+    step: Step,
+    states: Any,
+    *,
+    steps: int,
+    exponents: int | None = None,
+    settle: int = 100,
+    size: float | None = None,
+    known: Sequence[float] = (),
+    seed: int = 0,
+    confidence: float = 0.95,
+) -> LyapunovSpectrum:
+    """The largest Lyapunov exponents, by QR decompositions (Benettin et al. 1980; Shimada & Nagashima 1979).
+
+    Beside each trajectory run others at small distances in orthogonal directions. After every step these are made
+    orthogonal again; the mean logarithm of what the step made of each of them is an exponent. For a driven system
+    these are the conditional exponents; for a closed loop those of the autonomous system.
+
+    Parameters
+    ----------
+    step
+        One time step: number of the step, and states (any number, dimension) -> the states after it. The rows are the
+        trajectories, then all of them displaced in the first direction, and so on.
+    states
+        (trials, dimension), where the trajectories begin.
+    steps
+        Of each trajectory; the first `settle` turn the directions and do not count.
+    exponents
+        How many of the largest ones; by default all.
+    size
+        The distance, relative to the size of the state; by default the square root of the precision of `states`. What
+        a step shrinks by more than this factor cannot be told.
+
+    The intervals are those of batch means over time of the mean over the trials; that of the dimension is of the
+    jackknife over as many pieces of time. Raises `InputRangeError` where a trajectory is not finite, and
+    `ConfigurationError`.
+    """
+    check_confidence(confidence)
+    given = np.asarray(states)
+    x = checked(given, ("trials", "dimension"))
+    trials, dimension = x.shape
+    count = dimension if exponents is None else exponents
+    at_least(exponents=(count, 1), settle=(settle, 0))
+    if count > dimension:
+        raise ConfigurationError(f"exponents is {count}, but the state has {dimension} numbers")
+    if steps - settle < 2 * BATCHES:
+        raise ConfigurationError(f"{steps} steps are too few: {settle} to settle and {2 * BATCHES} for an interval")
+    relative = float(precision(given.dtype) ** 0.5) if size is None else size
+    if not relative > 0:
+        raise ConfigurationError(f"size is {size}; it must be more than 0")
+    random = generator(seed, "measures/lyapunov spectrum").standard_normal((trials, dimension, count))
+    directions = np.linalg.qr(random)[0]
+    growth = np.empty((steps, count))
+    for t in range(steps):
+        distance = relative * np.maximum(np.linalg.norm(x, axis=1), _SMALL)
+        beside = x + distance[:, None] * np.moveaxis(directions, 2, 0)
+        after = step(t, np.concatenate([x[None], beside]).reshape(-1, dimension).astype(given.dtype))
+        after = after.astype(np.float64).reshape(count + 1, trials, dimension)
+        if not np.isfinite(after).all():
+            raise InputRangeError(f"a trajectory is not finite after {t + 1} steps: the system diverges")
+        x = after[0]
+        columns = np.moveaxis(after[1:] - x, 0, 2) / distance[:, None, None]
+        directions, upper = np.linalg.qr(columns)
+        lengths = np.abs(np.diagonal(upper, axis1=1, axis2=2))
+        # What has vanished in rounding is known to have shrunk at least so far.
+        growth[t] = np.log(np.maximum(lengths, np.finfo(np.float64).tiny)).mean(axis=0)
+    counted = growth[settle:]
+    over_time = [batch_means(series) for series in counted.T]
+    found = np.array([one.mean for one in over_time])
+    intervals = tuple(one.interval(one.mean, confidence) for one in over_time)
+    order = np.argsort(-found, kind="stable")
+    value = kaplan_yorke(found[order])
+    pieces = np.array_split(counted, BATCHES)
+    without = np.array(
+        [
+            kaplan_yorke(np.sort(np.concatenate(pieces[:left] + pieces[left + 1 :]).mean(axis=0))[::-1])
+            for left in range(BATCHES)
+        ]
+    )
+    error = jackknife_error(without)
+    method = f"jackknife over {BATCHES} pieces of time, Student's t"
+    first = intervals[order[0]]
+    dimension_note = "" if math.isnan(value) else f"Kaplan–Yorke dimension {value:.4g}."
+    if math.isnan(value):
+        dimension_note = f"The dimension needs more than {count} exponents."
+    return LyapunovSpectrum(
+        value=float(found[order[0]]),
+        interval=first,
+        note=" ".join(filter(None, [dimension_note, f"From {trials} trials of {steps} steps.", remark(first)])),
+        exponents=found[order],
+        exponent_intervals=tuple(intervals[place] for place in order),
+        dimension=value,
+        dimension_interval=t_interval(value, error, BATCHES - 1, confidence, method),
+        growth=growth[:, order],
+        known=np.asarray(known, dtype=np.float64),
+    )
+
+
+def kaplan_yorke(exponents: np.ndarray) -> float:
+    """Kaplan–Yorke dimension of falling exponents: j + Σ_{i≤j} λ_i / |λ_{j+1}|, with the largest j whose sum is >= 0.
+
+    (Kaplan & Yorke 1979.) NaN where the sum of all that are known is not negative.
+    """
+    sums = np.cumsum(exponents)
+    below = np.flatnonzero(sums < 0)
+    if not len(below):
+        return math.nan
+    j = int(below[0])
+    return j + (float(sums[j - 1]) / abs(float(exponents[j])) if j else 0.0)

@@ -1,1 +1,0 @@
-"""Equalisation of a nonlinear radio channel."""

@@ -1,1 +1,0 @@
-"""Japanese vowels: who speaks."""

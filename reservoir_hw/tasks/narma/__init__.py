@@ -1,1 +1,0 @@
-"""The nonlinear autoregressive moving average system (NARMA)."""

@@ -1,1 +1,0 @@
-"""Delayed parity of the last bits."""

@@ -1,1 +1,0 @@
-"""Sine or square: which wave the input is."""

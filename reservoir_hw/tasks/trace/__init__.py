@@ -1,1 +1,0 @@
-"""Recall and prediction of the inputs of a recorded trace."""

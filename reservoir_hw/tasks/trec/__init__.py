@@ -1,1 +1,0 @@
-"""TREC: what a question asks for."""

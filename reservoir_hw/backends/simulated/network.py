@@ -158,7 +158,7 @@ class NetworkConfig(SimulatedConfig):
 class SimulatedNetwork(SimulatedReservoir):
     """A network with given weights: `EsnWeights`, or those of another kind.
 
-    `engine` drives it; without one `engine_choice.py` chooses, and the provenance says which. With gradients a network
+    `engine` drives it; without one `engines.py` chooses, and the provenance says which. With gradients a network
     is differentiable.
     """
 

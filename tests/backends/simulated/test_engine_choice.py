@@ -9,7 +9,7 @@ pytest.importorskip("numba")
 torch = pytest.importorskip("torch")
 
 from reservoir_hw import open_reservoir  # noqa: E402
-from reservoir_hw.backends.simulated import engine_choice  # noqa: E402
+from reservoir_hw.backends.simulated import engines as engine_choice  # noqa: E402
 from reservoir_hw.backends.simulated.engines import choose_engine, network_engine_on_gpu  # noqa: E402
 from reservoir_hw.core.errors import ConfigurationError, MissingExtra  # noqa: E402
 from reservoir_hw.core.reservoir_config import reservoir_config  # noqa: E402

@@ -134,7 +134,7 @@ class DelayLoop(SimulatedReservoir):
     delay_nodes
         Delay of the feedback in virtual nodes; by default one round, for `Paquot` one node more.
     engine
-        "numba", "torch" or "triton"; without one `engine_choice.py` chooses, and the provenance says which.
+        "numba", "torch" or "triton"; without one `engines.py` chooses, and the provenance says which.
     """
 
     inputs_are_converted = False

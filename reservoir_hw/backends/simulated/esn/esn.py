@@ -131,7 +131,7 @@ class Esn(SimulatedNetwork):
         "float16" rounds the weights to it and keeps them so in the numba and Triton kernels; "bfloat16" does in the
         Triton kernels, elsewhere the rounded weights are kept as float32.
     engine
-        "numba", "torch", "cuda_graphs" or "triton"; without one `engine_choice.py` chooses, and the provenance says
+        "numba", "torch", "cuda_graphs" or "triton"; without one `engines.py` chooses, and the provenance says
         which. With gradients it is torch.
     """
 

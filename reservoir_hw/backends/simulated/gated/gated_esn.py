@@ -137,7 +137,7 @@ class GatedEsn(SimulatedNetwork):
     weights
         `GatedWeights`, drawn, loaded or from your own arrays (`GatedWeights.from_arrays`, whose names `upload` takes).
     engine
-        "numba", "torch", "cuda_graphs" or "triton"; without one `engine_choice.py` chooses, and the provenance says
+        "numba", "torch", "cuda_graphs" or "triton"; without one `engines.py` chooses, and the provenance says
         which. With gradients it is torch.
     """
 

@@ -418,7 +418,7 @@ def recorded(folder: Path) -> Iterator[Kind]:
     with built(ESN) as device:
         device.reset(3)
         with Recorder(device, folder / "trace", chunk_steps=64):
-            states = device.run(u)
+            states = np.asarray(device.run(u))
 
     def whole(since: list[Sequences]) -> np.ndarray:
         given = since[-1].u

@@ -198,11 +198,6 @@ Ran = tuple[Random, dict[str, Any], str]
 """A file that was run, with its folder, and who draws what else there is to draw."""
 
 
-def not_together(ran: Ran, whole: Result, workers: str) -> None:
-    _, document, folder = ran
-    check_found(fit(document, folder).run(report=False, together=False), whole)
-
-
 def merged(ran: Ran, whole: Result, workers: str) -> None:
     random, document, folder = ran
     points = range(len(fit(document, folder).points))
@@ -257,7 +252,6 @@ def from_an_interrupted_harvest(ran: Ran, whole: Result, workers: str) -> None:
 WAYS = pytest.mark.parametrize(
     "way",
     [
-        not_together,
         merged,
         on_two_workers,
         turned_about,

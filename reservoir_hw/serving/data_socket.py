@@ -84,9 +84,18 @@ class DataSocket:
         self._empty = time.monotonic()
         self._behind: list[tuple[Header, Refusal]] | None = None
         self._slots = True
+        self._kept: tuple[Header, memoryview] | None = None
+
+    def keep(self, header: Header, payload: memoryview) -> None:
+        """Give this request again next time: it is not of the run that was looked for."""
+        self._kept = header, payload
 
     def next(self) -> tuple[Header, memoryview] | None:
         """The next request that counts. What cannot be one is answered with an error, or dropped, and counted."""
+        if self._kept is not None:
+            (header, payload), self._kept = self._kept, None
+            self.lease.begin(Work(header.request, header.operation, header.batch, header.steps))
+            return header, payload
         traffic = self.lease.traffic
         try:
             message = self.router.receive()

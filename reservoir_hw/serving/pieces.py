@@ -82,6 +82,10 @@ class Pieces:
                     )
                 continue
             header, payload = message
+            if self._lease.is_cancelled(latest) or header.session != self._first.session:
+                # Meanwhile: what came is the first request after this run.
+                self._data.keep(header, payload)
+                raise Refusal(Code.CANCELLED, "cancelled by the client")
             latest, size = header.request, size + len(payload)
             # Steps that were taken up and not answered.
             ahead = sum(one.steps for one in self._taken)

@@ -44,7 +44,7 @@ def by_numba(equation: Any, drive: Any, history: Any, terms: LoopTerms | None) -
     scratch = np.empty((len(out), 3, out.shape[2]), np.float32)
     masks = np.zeros((1, out.shape[2]), np.float32), np.zeros(out.shape[2], np.float32)
     numbers = [*map(np.float32, equation.numbers)]
-    more = ideal if terms is None else (True, *terms)
+    more: Any = ideal if terms is None else (True, *terms)
     for b, u in enumerate(drive[..., :1].copy()):
         of_loop = (*more[:4], more[4][b * more[0]], *more[5:])
         cpu_loop.sequence(*masks, u, history[b], scratch[b], out[b], True, equation.code, *numbers, *of_loop)

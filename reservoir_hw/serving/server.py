@@ -232,6 +232,7 @@ class Server:
                 if message is not None:
                     operations.attend(*message)
                 else:
+                    requests.expire()
                     self._release_if_left()
         finally:
             self._stop.set()
@@ -268,9 +269,6 @@ class Server:
     def _release_if_left(self) -> None:
         """Take the device from a client that said goodbye, or is not heard of any more."""
         if self._seat.attached and self._seat.attached != self._lease.number:
-            self._release()
-        elif holder := self._lease.expire():
-            log.warning("%s is not heard of any more: its session has ended", holder, extra={"event": "lease expired"})
             self._release()
 
     def _release(self) -> None:

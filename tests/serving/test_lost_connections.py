@@ -147,7 +147,7 @@ def test_who_comes_while_a_lease_runs_out_keeps_the_device() -> None:
     with ipc_address() as address, served(Toy(), address, lease_s=0.5) as server:
         with process("idle_client.py", address) as client:
             coming = NextClient(address, holder=server._lease.number)
-            logger = logging.getLogger("reservoir_hw.serving.server")
+            logger = logging.getLogger("reservoir_hw.serving.data_socket")
             logger.addHandler(coming)
             try:
                 client.kill()

@@ -119,7 +119,7 @@ def _asking(address: str, timeout_s: float) -> Iterator[Control]:
     device, answering = address_to_connect(address), address_to_connect(control_address(address))
     with contextlib.ExitStack() as held:
         (dealer,) = dealers(held, [answering], timeout_s)
-        control = Control(dealer, answering, device=device, timeout_s=timeout_s, incidents=Incidents())
+        control = Control(dealer, device, timeout_s)
         control.connect()
         yield control
 
@@ -174,9 +174,7 @@ class Connection:
             self._data, asked = dealers(
                 self._held, [self.address, self.control_address], timeout_s, server_key=server_key, keys=keys
             )
-            self._control = Control(
-                asked, self.control_address, device=self.address, timeout_s=timeout_s, incidents=self.incidents
-            )
+            self._control = Control(asked, self.address, timeout_s, self.incidents)
             self._control.connect()
             wishes = self._data.wishes(checksums=checksums)
             self.welcome = while_busy(lambda: self._control.hello(**wishes))

@@ -320,12 +320,8 @@ def _odd_fields(device: Device, *, operation: int) -> None:
         if field in named:
             continue
         if operation == codec.ATTACH:
-            with device.client() as client:
-                device.welcomed(client)
-                try:
-                    _malformed(client, name, field, operation, b"", **{field: value})
-                finally:
-                    client.leave()
+            with device.let_in() as client:
+                _malformed(client, name, field, operation, b"", **{field: value})
             continue
         with device.session() as client:
             fields, payload = _good(device, client, operation)
@@ -345,12 +341,8 @@ for _operation, (_name, _named) in NAMED.items():
 
 @FIELDS.rule("ATTACH, RESET and SNAPSHOT with a payload get error 4", page=UNNAMED)
 def _(device: Device) -> None:
-    with device.client() as client:
-        device.welcomed(client)
-        try:
-            _malformed(client, "ATTACH", "a payload", codec.ATTACH, b"x")
-        finally:
-            client.leave()
+    with device.let_in() as client:
+        _malformed(client, "ATTACH", "a payload", codec.ATTACH, b"x")
     with device.session() as client:
         _malformed(client, "RESET", "a payload", codec.RESET, b"x", batch=1)
         client.from_rest(device.u())

@@ -132,10 +132,17 @@ class Device(Line):
     @contextlib.contextmanager
     def session(self, name: str = "check") -> Iterator[Client]:
         """A client that has the device, at rest. It leaves at the end, whatever happens."""
+        with self.let_in(name) as client:
+            client.attach()
+            yield client
+
+    @contextlib.contextmanager
+    def let_in(self, name: str = "check", **terms: Any) -> Iterator[Client]:
+        """A client that has asked for the device with these terms, and was let in. It leaves at the end."""
         with self.client(name) as client:
+            client.terms = terms
             self.welcomed(client)
             try:
-                client.attach()
                 yield client
             finally:
                 last = self.last

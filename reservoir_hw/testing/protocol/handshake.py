@@ -28,10 +28,6 @@ NOT_DONE = "| anything that cannot be done | `error`: `code`, `text` |"
 BUSY = "While the device is held, another `hello` gets error 2 (busy), whose text names the holder."
 
 
-def _let_in(device: Device, client: Client) -> None:
-    device.welcomed(client)
-
-
 @RULES.in_session(
     "welcome has all fields",
     page="`welcome`, all required but the last two: `version`, `session` (unsigned 64 bit, not 0), `lease_s`, "
@@ -93,9 +89,8 @@ def _turned_down(client: Client) -> str:
 
 @RULES.rule("the highest version of both is chosen", page="The device chooses the highest version that both know.")
 def _(device: Device) -> None:
-    with device.client() as client:
-        _let_in(device, client)
-        client.leave()
+    with device.let_in():
+        """Version 1 alone."""
     with device.client() as client:
         answer = client.hello([1, 250])
         client.leave()

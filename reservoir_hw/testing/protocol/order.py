@@ -23,15 +23,11 @@ LOST = "If it is, RUN and SNAPSHOT are refused with error 11 until RESET, RESTOR
 
 @RULES.rule("a request before ATTACH gets error 3, and is not counted", page="Requests before ATTACH are not counted.")
 def _(device: Device) -> None:
-    with device.client() as client:
-        device.welcomed(client)
-        try:
-            client.failed(client.send(client.head(codec.RESET, batch=1)), codec.E_NO_SESSION)
-            client.sent = 0
-            client.attach()
-            client.run(device.u())
-        finally:
-            client.leave()
+    with device.let_in() as client:
+        client.refused(codec.RESET, codec.E_NO_SESSION, batch=1)
+        client.sent = 0
+        client.attach()
+        client.run(device.u())
 
 
 @RULES.rule(
@@ -200,17 +196,13 @@ def _(device: Device, client: Client) -> None:
     "`finished` (number of the last request that was answered)",
 )
 def _(device: Device) -> None:
-    with device.client() as client:
-        device.welcomed(client)
-        try:
-            _finished(client, 0)
-            client.attach()
-            _finished(client, 1)
-            client.reset()
-            client.run(device.u())
-            _finished(client, 3)
-        finally:
-            client.leave()
+    with device.let_in() as client:
+        _finished(client, 0)
+        client.attach()
+        _finished(client, 1)
+        client.reset()
+        client.run(device.u())
+        _finished(client, 3)
 
 
 def _finished(client: Client, number: int) -> None:

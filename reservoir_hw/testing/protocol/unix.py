@@ -217,14 +217,9 @@ def _(device: Device) -> None:
 @contextlib.contextmanager
 def _asking(device: Device, **terms: Any) -> Iterator[tuple[Client, Packets]]:
     """A client that was let in with these terms, and has not attached."""
-    with device.client() as client:
-        data = _packets(device, client)
-        client.terms = terms
-        device.welcomed(client)
-        try:
-            yield client, data
-        finally:
-            client.leave()
+    _must_be_unix(device)
+    with device.let_in(**terms) as client:
+        yield client, _packets(device, client)
 
 
 def _ring_bytes(client: Client) -> int:

@@ -9,6 +9,7 @@ import numpy as np
 
 from reservoir_hw.core.errors import ProtocolError
 from reservoir_hw.drivers.zeromq.frames import Header, check_payload, unpack_header
+from reservoir_hw.drivers.zeromq.security import Allowed
 
 
 class Gone(Exception):
@@ -17,6 +18,20 @@ class Gone(Exception):
     def __init__(self, peer: Hashable = None) -> None:
         super().__init__("the other side has gone")
         self.peer = peer
+
+
+class Listening(NamedTuple):
+    """How a server listens."""
+
+    max_frame_bytes: int
+    """Larger messages are not taken."""
+    allowed: Allowed | None
+    room: int
+    """So many messages of a client may wait."""
+    idle_s: float
+    """`receive` waits so long."""
+    patience_s: float
+    """`send` waits so long for a client that takes nothing."""
 
 
 class Terms(NamedTuple):

@@ -15,8 +15,8 @@ import zmq.utils.monitor
 from reservoir_hw.core.errors import ConfigurationError, DeviceDisconnected, DeviceTimeout
 from reservoir_hw.drivers.zeromq.addresses import check_free
 from reservoir_hw.drivers.zeromq.frames import LARGEST_CONTROL
-from reservoir_hw.drivers.zeromq.links import Dealer, Gone, Message, Router
-from reservoir_hw.drivers.zeromq.security import Allowed, KeyPair
+from reservoir_hw.drivers.zeromq.links import Dealer, Gone, Listening, Message, Router
+from reservoir_hw.drivers.zeromq.security import KeyPair
 
 # As numbers: operators of enumerations take microseconds.
 _MORE = int(zmq.SNDMORE)
@@ -177,31 +177,21 @@ class ZmqDealer(Dealer):
 
 
 class ZmqRouter(Router):
-    """A server's end that listens at `address`, or `ConfigurationError`; `room` messages of a client may wait there."""
+    """A server's end that listens at `address`, or `ConfigurationError`."""
 
-    def __init__(
-        self,
-        context: zmq.Context[Any],
-        address: str,
-        max_frame_bytes: int,
-        *,
-        allowed: Allowed | None,
-        room: int,
-        idle_s: float,
-        patience_s: float,
-    ) -> None:
+    def __init__(self, context: zmq.Context[Any], address: str, how: Listening) -> None:
         self._socket = context.socket(zmq.ROUTER)
-        self._socket.setsockopt(zmq.RCVTIMEO, int(1000 * idle_s))
+        self._socket.setsockopt(zmq.RCVTIMEO, int(1000 * how.idle_s))
         # ZeroMQ would take a thousand messages.
-        self._socket.setsockopt(zmq.RCVHWM, room)
-        self._socket.setsockopt(zmq.SNDHWM, room)
+        self._socket.setsockopt(zmq.RCVHWM, how.room)
+        self._socket.setsockopt(zmq.SNDHWM, how.room)
         # Who has gone is noticed when something is sent there.
         self._socket.setsockopt(zmq.ROUTER_MANDATORY, 1)
-        self._socket.setsockopt(zmq.SNDTIMEO, int(1000 * patience_s))
-        self._socket.setsockopt(zmq.MAXMSGSIZE, max_frame_bytes)
+        self._socket.setsockopt(zmq.SNDTIMEO, int(1000 * how.patience_s))
+        self._socket.setsockopt(zmq.MAXMSGSIZE, how.max_frame_bytes)
         self._socket.setsockopt(zmq.IPV6, "[" in address)
-        if allowed is not None:
-            allowed.secure(self._socket)
+        if how.allowed is not None:
+            how.allowed.secure(self._socket)
         check_free(address)
         try:
             self._socket.bind(address)

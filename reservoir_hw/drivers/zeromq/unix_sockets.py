@@ -21,7 +21,7 @@ from reservoir_hw.core.errors import ConfigurationError, DeviceDisconnected, Dev
 from reservoir_hw.drivers.error_codes import Code, Refusal
 from reservoir_hw.drivers.zeromq.addresses import check_free
 from reservoir_hw.drivers.zeromq.frames import HEADER_BYTES, Header, Operation
-from reservoir_hw.drivers.zeromq.links import Dealer, Gone, Message, Router, Terms
+from reservoir_hw.drivers.zeromq.links import Dealer, Gone, Listening, Message, Router, Terms
 from reservoir_hw.drivers.zeromq.ring import Ring, filled_memfd, mapped, new_segment, read_memfd
 
 LARGEST_PACKET = 1 << 16
@@ -313,9 +313,9 @@ class UnixDealer(_End, Dealer):
 class UnixRouter(_End, Router):
     """A server's end that listens at `address`, or `ConfigurationError`."""
 
-    def __init__(self, address: str, max_frame_bytes: int, *, idle_s: float, patience_s: float) -> None:
-        super().__init__(max_frame_bytes)
-        self._idle_s, self._patience_s = idle_s, patience_s
+    def __init__(self, address: str, how: Listening) -> None:
+        super().__init__(how.max_frame_bytes)
+        self._idle_s, self._patience_s = how.idle_s, how.patience_s
         self._path = _path_of(address)
         self._listener = _listening(address)
         self._connections: dict[int, socket.socket] = {}

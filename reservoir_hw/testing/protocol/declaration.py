@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator
-from typing import Any
+from collections.abc import Callable
 
 import numpy as np
 
@@ -234,41 +233,45 @@ NOT_BY_THIS = (
 )
 
 
-def _undeclared(
-    device: Device, *, name: str, requests: Callable[[Client], Iterable[tuple[int, bytes, dict[str, Any]]]]
-) -> None:
+def _undeclared(device: Device, *, name: str, ask: Callable[[Device, Client], None]) -> None:
     if device.offers(name):
         raise NotOffered(f"the device declares {name}: true")
     with device.session() as client:
-        for operation, payload, fields in requests(client):
-            client.refused(operation, codec.E_NOT_SUPPORTED, payload=payload, **fields)
+        ask(device, client)
         client.from_rest(device.u())
 
 
-def _transition(client: Client) -> Iterator[tuple[int, bytes, dict[str, Any]]]:
-    dtype, scale = client.declaration["states"]
+def _snapshot(device: Device, client: Client) -> None:
+    del device
+    arrays = codec.pack_named({"x": np.zeros((1, 1), "f4")})
+    client.refused(codec.SNAPSHOT, codec.E_NOT_SUPPORTED)
+    client.refused(codec.RESTORE, codec.E_NOT_SUPPORTED, payload=arrays, batch=1)
+
+
+def _transition(device: Device, client: Client) -> None:
+    dtype, scale = device.declaration["states"]
     width = client.inputs + client.nodes
+    payload = np.zeros(width, codec.NUMBERS[dtype]).tobytes()
     shape = {"batch": 1, "steps": 1, "width": width}
-    yield codec.TRANSITION, np.zeros(width, codec.NUMBERS[dtype]).tobytes(), {**shape, "dtype": dtype, "scale": scale}
+    client.refused(codec.TRANSITION, codec.E_NOT_SUPPORTED, payload=payload, dtype=dtype, scale=scale, **shape)
 
 
-def _readout(client: Client) -> Iterator[tuple[int, bytes, dict[str, Any]]]:
+def _upload(device: Device, client: Client) -> None:
+    del device
+    client.refused(codec.UPLOAD, codec.E_NOT_SUPPORTED, payload=codec.pack_named({"w": np.zeros((1, 1), "f4")}))
+
+
+def _readout(device: Device, client: Client) -> None:
+    del device
     ones = np.ones(1, "f4")
     arrays = {"weights": np.zeros((1, client.nodes), "f4"), "scale": ones, "bias": ones}
-    yield codec.READOUT, codec.pack_named(arrays), {}
+    client.refused(codec.READOUT, codec.E_NOT_SUPPORTED, payload=codec.pack_named(arrays))
 
 
-ARRAYS = codec.pack_named({"x": np.zeros((1, 1), "f4")})
-for _name, _operations, _requests in (
-    (
-        "snapshot",
-        "SNAPSHOT and RESTORE",
-        lambda _: [(codec.SNAPSHOT, b"", {}), (codec.RESTORE, ARRAYS, {"batch": 1})],
-    ),
+for _name, _operations, _ask in (
+    ("snapshot", "SNAPSHOT and RESTORE", _snapshot),
     ("settable", "TRANSITION", _transition),
-    ("programmable", "UPLOAD", lambda _: [(codec.UPLOAD, ARRAYS, {})]),
+    ("programmable", "UPLOAD", _upload),
     ("readout", "READOUT", _readout),
 ):
-    RULES.add(
-        f"{_name}: false refuses {_operations} with error 10", NOT_BY_THIS, _undeclared, name=_name, requests=_requests
-    )
+    RULES.add(f"{_name}: false refuses {_operations} with error 10", NOT_BY_THIS, _undeclared, name=_name, ask=_ask)

@@ -111,7 +111,7 @@ def unpack_header(frame: bytes) -> tuple[Header, int]:
     magic, version, operation, flags, *numbers, zeros, scale, time, period, crc = HEADER.unpack(frame[:76])
     if magic != b"RHWD" or version != VERSION or zeros != bytes(3):
         raise NotThePage(f"header {frame.hex()}")
-    return Header(operation, *numbers, scale, time, period, flags), crc
+    return Header(operation, *numbers, scale=scale, time=time, period=period, flags=flags), crc
 
 
 def unpack_data(frames: list[bytes]) -> tuple[Header, bytes]:

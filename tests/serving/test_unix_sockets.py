@@ -25,7 +25,7 @@ from toys import SnapshotToy, Toy
 from reservoir_hw import open_reservoir
 from reservoir_hw.core.errors import ConfigurationError, DeviceDisconnected, DeviceTimeout, ProtocolError
 from reservoir_hw.core.reservoir import Reservoir
-from reservoir_hw.drivers.zeromq import Connection, unix_sockets
+from reservoir_hw.drivers.zeromq import Connection, links, unix_sockets
 from reservoir_hw.serving import Server
 from reservoir_hw.testing.protocol import codec as wire
 from reservoir_hw.testing.protocol.client import Client

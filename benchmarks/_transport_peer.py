@@ -17,7 +17,7 @@ from reservoir_hw.core.reservoir import Reservoir
 from reservoir_hw.core.spec import Identity, ReservoirSpec
 from reservoir_hw.drivers.zeromq.addresses import control_address
 from reservoir_hw.drivers.zeromq.frames import REPLY, pack_header
-from reservoir_hw.drivers.zeromq.links import Gone, Terms
+from reservoir_hw.drivers.zeromq.links import Gone, Listening, Terms
 from reservoir_hw.drivers.zeromq.transports import routers
 from reservoir_hw.serving import Server
 
@@ -50,10 +50,8 @@ def wire(address: str, nodes: int) -> None:
     """Answer each request with one step of states, checked and packed as the page says, without a device."""
     states: Any = np.random.default_rng(0).standard_normal((1, 1, nodes), dtype=np.float32)
     with contextlib.ExitStack() as held:
-        router, _ = routers(
-            held, address, control_address(address), max_frame_bytes=1 << 28, allowed=None, room=16, idle_s=10.0,
-            patience_s=10.0,
-        )  # fmt: skip
+        how = Listening(1 << 28, allowed=None, room=16, idle_s=10.0, patience_s=10.0)
+        router, _ = routers(held, address, control_address(address), how)
         attached = None
         while True:
             try:

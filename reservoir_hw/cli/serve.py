@@ -2,89 +2,100 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import platform
 import re
-from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, TypeAlias
 
 import typer
 
+from reservoir_hw.cli import serve_check
 from reservoir_hw.cli.options import InputsOption, SetOption
 from reservoir_hw.core.errors import ConfigurationError, MissingExtra
-from reservoir_hw.core.files import must_be_writable
 from reservoir_hw.core.interrupts import StopOnSignals
 
 if TYPE_CHECKING:
     from reservoir_hw.drivers.zeromq import Allowed
     from reservoir_hw.serving import Server
 
-log = logging.getLogger("reservoir_hw.serving")
-
 _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
+
+
+FileArgument: TypeAlias = Annotated[
+    Path | None, typer.Argument(metavar="FILE", help="Reservoir or experiment file (YAML or JSON).")
+]
+BindOption: TypeAlias = Annotated[
+    str, typer.Option(metavar="ADDRESS", help="tcp://host:port, or ipc://path or unix://path for this host.")
+]
+ControlOption: TypeAlias = Annotated[
+    str | None,
+    typer.Option(metavar="ADDRESS", help="Of the control socket. (default: next port, or path + .control)"),
+]
+LeaseOption: TypeAlias = Annotated[
+    float, typer.Option(help="Seconds. A client that is silent for longer has lost the device.")
+]
+CreditsOption: TypeAlias = Annotated[int, typer.Option(help="Chunks that a client may have under way at once.")]
+MaxMessageOption: TypeAlias = Annotated[
+    str, typer.Option("--max-message", metavar="BYTES", help="Largest message, for instance 64M.")
+]
+SecretKeyOption: TypeAlias = Annotated[
+    Path | None, typer.Option("--secret-key", metavar="FILE", help="The server's own .key_secret file.")
+]
+ClientsOption: TypeAlias = Annotated[
+    Path | None, typer.Option(metavar="DIR", help="Folder with the .key files of the clients that may connect.")
+]
+InsecureOption: TypeAlias = Annotated[
+    bool, typer.Option("--insecure", help="Listen to other hosts without keys: anybody may drive the device.")
+]
+ChecksumsOption: TypeAlias = Annotated[
+    bool, typer.Option("--checksums", help="Payloads have checksums at a unix address, too.")
+]
+WatchdogOption: TypeAlias = Annotated[
+    float | None,
+    typer.Option(
+        metavar="S",
+        min=0,
+        help="A request that takes longer hangs: emergency stop, and no client until `device release ADDRESS`. "
+        "0: never. (default: 3 times what the device declares, and the lease)",
+    ),
+]
+CheckOption: TypeAlias = Annotated[
+    str | None,
+    typer.Option(
+        metavar="ADDRESS",
+        help="Serve nothing: look at the server that listens there, rule by rule of docs/protocol.md. It drives "
+        "the device.",
+    ),
+]
+JunitOption: TypeAlias = Annotated[Path | None, typer.Option(metavar="FILE", help="With --check: write JUnit XML.")]
+JsonOption: TypeAlias = Annotated[
+    bool,
+    typer.Option(
+        "--json", help="Log JSON, one object on each line of standard error. With --check: print the rules as JSON."
+    ),
+]
 
 
 def serve(
     ctx: typer.Context,
-    file: Annotated[
-        Path | None, typer.Argument(metavar="FILE", help="Reservoir or experiment file (YAML or JSON).")
-    ] = None,
+    file: FileArgument = None,
     *,
-    bind: Annotated[
-        str, typer.Option(metavar="ADDRESS", help="tcp://host:port, or ipc://path or unix://path for this host.")
-    ] = "tcp://127.0.0.1:5555",
-    control: Annotated[
-        str | None,
-        typer.Option(metavar="ADDRESS", help="Of the control socket. (default: next port, or path + .control)"),
-    ] = None,
+    bind: BindOption = "tcp://127.0.0.1:5555",
+    control: ControlOption = None,
     inputs: InputsOption = None,
     set_: SetOption = None,
-    lease: Annotated[float, typer.Option(help="Seconds. A client that is silent for longer has lost the device.")] = 10,
-    credits: Annotated[int, typer.Option(help="Chunks that a client may have under way at once.")] = 8,
-    max_message: Annotated[
-        str, typer.Option("--max-message", metavar="BYTES", help="Largest message, for instance 64M.")
-    ] = "256M",
-    secret_key: Annotated[
-        Path | None, typer.Option("--secret-key", metavar="FILE", help="The server's own .key_secret file.")
-    ] = None,
-    clients: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Folder with the .key files of the clients that may connect.")
-    ] = None,
-    insecure: Annotated[
-        bool, typer.Option("--insecure", help="Listen to other hosts without keys: anybody may drive the device.")
-    ] = False,
-    checksums: Annotated[
-        bool, typer.Option("--checksums", help="Payloads have checksums at a unix address, too.")
-    ] = False,
-    chaos: Annotated[
-        Path | None, typer.Option(metavar="FAULTS", help="Damage the traffic as this YAML file says, to test clients.")
-    ] = None,
-    watchdog: Annotated[
-        float | None,
-        typer.Option(
-            metavar="S",
-            min=0,
-            help="A request that takes longer hangs: emergency stop, and no client until `device release ADDRESS`. "
-            "0: never. (default: 3 times what the device declares, and the lease)",
-        ),
-    ] = None,
-    check: Annotated[
-        str | None,
-        typer.Option(
-            metavar="ADDRESS",
-            help="Serve nothing: look at the server that listens there, rule by rule of docs/protocol.md. It drives "
-            "the device.",
-        ),
-    ] = None,
-    junit: Annotated[Path | None, typer.Option(metavar="FILE", help="With --check: write JUnit XML.")] = None,
-    json: Annotated[
-        bool,
-        typer.Option(
-            "--json", help="Log JSON, one object on each line of standard error. With --check: print the rules as JSON."
-        ),
-    ] = False,
+    lease: LeaseOption = 10,
+    credits: CreditsOption = 8,
+    max_message: MaxMessageOption = "256M",
+    secret_key: SecretKeyOption = None,
+    clients: ClientsOption = None,
+    insecure: InsecureOption = False,
+    checksums: ChecksumsOption = False,
+    watchdog: WatchdogOption = None,
+    check: CheckOption = None,
+    junit: JunitOption = None,
+    json: JsonOption = False,
 ) -> None:
     """Offer a reservoir to experiments on this or another host (`kind: zmq`).
 
@@ -96,8 +107,8 @@ def serve(
     wrong address, 3 if there is no device.
     """
     if check is not None:
-        _check_alone(ctx)
-        _check(check, control, junit, as_json=json)
+        serve_check.must_be_alone(ctx)
+        serve_check.look(check, control, junit, as_json=json)
         return
     if file is None:
         raise ConfigurationError("name what to serve, FILE, or a server to look at, --check ADDRESS")
@@ -106,115 +117,42 @@ def serve(
     from reservoir_hw.experiment.devices.info import reservoirs_from_file
 
     try:
-        from reservoir_hw.drivers.zeromq import Allowed
         from reservoir_hw.drivers.zeromq.addresses import layer_address
         from reservoir_hw.serving import Server
         from reservoir_hw.serving.server import run_together
     except ImportError as error:
         raise MissingExtra("serving needs pyzmq: pip install 'reservoir-hw[zmq]'") from error
+    _log(as_json=json)
+    allowed = _allowed(secret_key, clients)
+    largest = _bytes(max_message)
+    reservoirs = reservoirs_from_file(file, set=set_ or [], inputs=inputs)
+    if len(reservoirs) > 1 and control is not None:
+        raise ConfigurationError(f"{file} names {len(reservoirs)} reservoirs: leave out --control")
+    servers = [
+        Server(
+            reservoir, layer_address(bind, layer), control=control, lease_s=lease, credits=credits,
+            max_frame_bytes=largest, allowed=allowed, insecure=insecure, watchdog_s=watchdog, checksums=checksums,
+        )
+        for layer, reservoir in enumerate(reservoirs)
+    ]  # fmt: skip
+    say = None if json else lambda: _say(servers, allowed)
+    if len(servers) > 1:
+        run_together(servers, say)
+        return
+    (server,) = servers
+    # As `run` does, but until the process has ended: nothing comes after it.
+    StopOnSignals(server.stop, lambda: server.closing).__enter__()
+    server.run(say)
+
+
+def _allowed(secret_key: Path | None, clients: Path | None) -> Allowed | None:
     if (secret_key is None) != (clients is None):
         raise ConfigurationError("--secret-key (the server's own key) and --clients (whom it lets in) belong together")
-    _log(as_json=json)
-    allowed = None if secret_key is None or clients is None else Allowed.from_files(secret_key, clients)
-    largest = _bytes(max_message)
-    reachable: dict[str, Any] = {"allowed": allowed, "insecure": insecure}
-    options: dict[str, Any] = {
-        "lease_s": lease, "credits": credits, "max_frame_bytes": largest, "watchdog_s": watchdog,
-        "checksums": checksums,
-    }  # fmt: skip
-    reservoirs = reservoirs_from_file(file, set=set_ or [], inputs=inputs)
-    if len(reservoirs) > 1:
-        if control is not None or chaos is not None:
-            raise ConfigurationError(f"{file} names {len(reservoirs)} reservoirs: leave out --control and --chaos")
-        addresses = [layer_address(bind, number) for number in range(len(reservoirs))]
-        servers = [
-            Server(reservoir, address, **options, **reachable)
-            for reservoir, address in zip(reservoirs, addresses, strict=True)
-        ]
-        run_together(servers, None if json else lambda: _say(servers, addresses, None, allowed))
-        return
-    (reservoir,) = reservoirs
-    if chaos is None:
-        server = Server(reservoir, bind, control=control, **options, **reachable)
-        network = contextlib.nullcontext()
-    else:
-        back, network = _bad_network(chaos, bind, control, largest, reachable)
-        server = Server(reservoir, back, **options)
-    # As `run` does, but until the process has ended: the network belongs to it, and nothing comes after it.
-    StopOnSignals(server.stop, lambda: server.closing).__enter__()
-    with network:
-        server.run(None if json else lambda: _say([server], [bind], control, allowed))
+    if secret_key is None or clients is None:
+        return None
+    from reservoir_hw.drivers.zeromq import Allowed
 
-
-# Of each frame of a broken rule; JSON and JUnit XML have more.
-_SHOWN_BYTES = 96
-# What goes together with --check.
-_WITH_CHECK = {"check", "control", "junit", "json"}
-
-
-def _check_alone(ctx: typer.Context) -> None:
-    """Raise `ConfigurationError` if something was given that only says how to serve."""
-    given = [
-        "FILE" if name == "file" else parameter.opts[0]
-        for parameter in ctx.command.params
-        if (name := parameter.name or "") not in _WITH_CHECK
-        and getattr(ctx.get_parameter_source(name), "name", "") == "COMMANDLINE"
-    ]
-    if given:
-        raise ConfigurationError(
-            f"--check looks at a server that is running already, and serves nothing: leave out {', '.join(given)}"
-        )
-
-
-def _check(address: str, control: str | None, junit: Path | None, *, as_json: bool) -> None:
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
-
-    from reservoir_hw.cli.show import print_facts, print_json, print_tables
-
-    try:
-        from reservoir_hw.testing.protocol import lease
-        from reservoir_hw.testing.protocol.check import check
-        from reservoir_hw.testing.protocol.device import Device
-        from reservoir_hw.testing.protocol.outcomes import Broken
-    except ImportError as error:
-        raise MissingExtra("looking at a server needs pyzmq: pip install 'reservoir-hw[zmq]'") from error
-    if junit is not None:
-        # Before the device is driven: what is found must have a place.
-        must_be_writable(junit, "the JUnit XML")
-
-    def say(device: Device, rules: int) -> None:
-        try:
-            told = f"; the leases of {device.lease_s:g} s take {lease.seconds_of(device):.0f} s of it"
-        except Broken:
-            told = ""
-        typer.echo(f"Looking at {device.address}: {rules} rules{told}.", err=True)
-
-    columns = (MofNCompleteColumn(), BarColumn(20), TextColumn("{task.description}"))
-    console = Console(stderr=True)
-    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
-        work = bar.add_task("", total=None)
-        report = check(
-            address,
-            control=control,
-            on_start=say,
-            progress=lambda what, done, total: bar.update(work, description=what, completed=done, total=total),
-        )
-    if junit is not None:
-        report.write_junit(junit)
-    if as_json:
-        print_json(report.as_dict())
-    else:
-        print_tables(report.tables())
-        for row in report.broken:
-            typer.echo(f"\nbroken: {row.rule.group}: {row.rule.title}")
-            frames = [("frame", frame) for frame in row.frames_in_hex(_SHOWN_BYTES)]
-            print_facts([("what", row.detail), ("the page", row.page), *frames], indent="  ")
-        typer.echo(f"\n{report.summary()}")
-    if report.interrupted:
-        raise KeyboardInterrupt
-    if report.broken:
-        raise typer.Exit(1)
+    return Allowed.from_files(secret_key, clients)
 
 
 def _log(*, as_json: bool) -> None:
@@ -236,35 +174,10 @@ def _bytes(text: str) -> int:
     return int(found[1]) * _UNITS[found[2].upper()]
 
 
-def _bad_network(
-    faults: Path, front: str, control: str | None, largest: int, reachable: dict[str, Any]
-) -> tuple[str, contextlib.AbstractContextManager[None]]:
-    """Where the device has to listen, and what stands between it and the clients meanwhile."""
-    import tempfile
-
-    from reservoir_hw.core.configuration import Document, validate
-    from reservoir_hw.serving.chaos import ChaosConfig, ChaosProxy
-
-    config = validate(ChaosConfig, Document.from_file(faults))
-    folder = tempfile.TemporaryDirectory(prefix="reservoir_hw-")
-    back = f"ipc://{folder.name}/device"
-    proxy = ChaosProxy(config, front=front, back=back, front_control=control, max_frame_bytes=largest, **reachable)
-
-    @contextlib.contextmanager
-    def network() -> Iterator[None]:
-        with folder, proxy:
-            yield
-        struck = {name: count for name, count in proxy.counts.items() if count}
-        text = ", ".join(f"{name} {count}" for name, count in struck.items()) or "none"
-        log.info("%d messages, faults: %s", proxy.messages, text, extra={"event": "chaos", "faults": struck})
-
-    return back, network()
-
-
-def _say(servers: list[Server], addresses: list[str], control: str | None, allowed: Allowed | None) -> None:
+def _say(servers: list[Server], allowed: Allowed | None) -> None:
     """What is served, and what has to stand in a reservoir file on the other side."""
     lines = []
-    for server, address in zip(servers, addresses, strict=True):
+    for server in servers:
         spec = server.spec
         assert spec is not None
         identity = spec.identity
@@ -273,10 +186,10 @@ def _say(servers: list[Server], addresses: list[str], control: str | None, allow
         lines += [
             f"Serving {name} ({kind}), {spec.inputs} inputs -> {spec.nodes} nodes, fingerprint "
             f"{identity.fingerprint[:12]}",
-            f"at {address}.",
+            f"at {server.address}.",
         ]
     lines[-1] += " A reservoir file for the other side (Ctrl-C ends the server):"
-    entries = [_entry(address, control, allowed) for address in addresses]
+    entries = [_entry(server, allowed) for server in servers]
     if len(entries) == 1:
         file = entries[0]
     else:
@@ -286,11 +199,13 @@ def _say(servers: list[Server], addresses: list[str], control: str | None, allow
     typer.echo("\n".join([*lines, "", *(f"    {line}" for line in file), ""]))
 
 
-def _entry(address: str, control: str | None, allowed: Allowed | None) -> list[str]:
+def _entry(server: Server, allowed: Allowed | None) -> list[str]:
     """The lines of a reservoir file."""
-    lines = ["kind: zmq", f"address: {_reachable(address)}"]
-    if control is not None:
-        lines.append(f"control: {_reachable(control)}")
+    from reservoir_hw.drivers.zeromq.addresses import control_address
+
+    lines = ["kind: zmq", f"address: {_reachable(server.address)}"]
+    if server.control_address != control_address(server.address):
+        lines.append(f"control: {_reachable(server.control_address)}")
     if allowed is not None:
         lines += ["security:", f'  server_key: "{allowed.server.public.decode()}"', "  key: YOURS.key_secret"]
     return lines

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from enum import IntEnum
 
 from reservoir_hw.core.errors import (
@@ -48,42 +47,34 @@ class Code(IntEnum):
     CALIBRATION = 20
 
 
-# What the client raises. The first code of an exception is the one that a server sends for it.
-_EXCEPTIONS: dict[Code, Callable[[str], ReservoirError]] = {
+# The code that a server sends for an exception: the first that fits.
+_SENT: dict[type[ReservoirError], Code] = {
+    ShapeError: Code.SHAPE,
+    InputRangeError: Code.INPUT_RANGE,
+    NotSupported: Code.NOT_SUPPORTED,
+    Discontinuity: Code.DISCONTINUITY,
+    StateLost: Code.STATE_LOST,
+    CalibrationError: Code.CALIBRATION,
+    DeviceTimeout: Code.DEVICE_TIMEOUT,
+    DeviceDisconnected: Code.DEVICE_DISCONNECTED,
+    DeviceBusy: Code.BUSY,
+    DeviceError: Code.DEVICE_FAULT,
+    ConfigurationError: Code.CONFIGURATION,
+}
+# What the client raises.
+_EXCEPTIONS: dict[Code, type[ReservoirError]] = {
+    **{code: kind for kind, code in _SENT.items()},
     Code.VERSION: ProtocolError,
-    Code.BUSY: DeviceBusy,
     Code.NO_SESSION: DeviceDisconnected,
     Code.MALFORMED: ProtocolError,
     Code.CHECKSUM: ProtocolError,
     Code.SEQUENCE: ProtocolError,
-    Code.SHAPE: ShapeError,
-    Code.INPUT_RANGE: InputRangeError,
     Code.TOO_LARGE: ConfigurationError,
-    Code.NOT_SUPPORTED: NotSupported,
-    Code.STATE_LOST: StateLost,
     Code.DEVICE_FAULT: DeviceFault,
-    Code.DEVICE_TIMEOUT: DeviceTimeout,
     Code.CANCELLED: DeviceFault,
     Code.SHUTTING_DOWN: DeviceDisconnected,
-    Code.CONFIGURATION: ConfigurationError,
     Code.INTERNAL: DeviceFault,
-    Code.DEVICE_DISCONNECTED: DeviceDisconnected,
-    Code.CALIBRATION: CalibrationError,
 }
-
-_SENT: tuple[tuple[type[ReservoirError], Code], ...] = (
-    (ShapeError, Code.SHAPE),
-    (InputRangeError, Code.INPUT_RANGE),
-    (NotSupported, Code.NOT_SUPPORTED),
-    (Discontinuity, Code.DISCONTINUITY),
-    (StateLost, Code.STATE_LOST),
-    (CalibrationError, Code.CALIBRATION),
-    (DeviceTimeout, Code.DEVICE_TIMEOUT),
-    (DeviceDisconnected, Code.DEVICE_DISCONNECTED),
-    (DeviceBusy, Code.BUSY),
-    (DeviceError, Code.DEVICE_FAULT),
-    (ConfigurationError, Code.CONFIGURATION),
-)
 
 # After these the device still holds the state it had.
 HARMLESS = frozenset(
@@ -104,7 +95,7 @@ def code_of(error: BaseException) -> Code:
     """The code for this exception."""
     if isinstance(error, Refusal):
         return error.code
-    return next((code for kind, code in _SENT if isinstance(error, kind)), Code.INTERNAL)
+    return next((code for kind, code in _SENT.items() if isinstance(error, kind)), Code.INTERNAL)
 
 
 def exception_of(code: int, text: str, step: int = 0) -> ReservoirError:

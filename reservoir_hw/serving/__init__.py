@@ -1,4 +1,4 @@
-"""A reservoir offered to others over the protocol of docs/protocol.md, and a bad network to test it with.
+"""A reservoir offered to others over the protocol of docs/protocol.md.
 
 Server(MyBench(), "tcp://127.0.0.1:5555").run()
 """

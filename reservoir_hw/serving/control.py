@@ -6,6 +6,7 @@ import logging
 import platform
 import threading
 from collections.abc import Callable, Hashable, Iterable, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from reservoir_hw.core.errors import ProtocolError
@@ -24,6 +25,7 @@ log.addFilter(FewLines())
 NONCE_BYTES = 16
 
 
+@dataclass
 class Control:
     """Answers until `at_rest` is set, also while the device is busy; after `stop` nobody is let in.
 
@@ -31,34 +33,26 @@ class Control:
     user has one of `resources` reserved. `checksums` is whether payloads must have them.
     """
 
-    def __init__(
-        self,
-        router: Router,
-        lease: Lease,
-        terms: Mapping[str, Any],
-        status: Callable[[], dict[str, Any]],
-        *,
-        resources: Iterable[str],
-        allowed: Allowed | None,
-        stop: threading.Event,
-        at_rest: threading.Event,
-        watchdog: Watchdog,
-        checksums: bool,
-    ) -> None:
-        self._router, self._lease, self._terms, self._status = router, lease, terms, status
-        self._resources, self._allowed = resources, allowed
-        self._stop, self._at_rest, self._watchdog = stop, at_rest, watchdog
-        self._checksums = checksums
-        # Where the session began, and its number.
-        self._holder: Hashable = None
-        self._session = 0
+    router: Router
+    lease: Lease
+    terms: Mapping[str, Any]
+    status: Callable[[], dict[str, Any]]
+    resources: Iterable[str]
+    allowed: Allowed | None
+    stop: threading.Event
+    at_rest: threading.Event
+    watchdog: Watchdog
+    checksums: bool
+    # Where the session began, and its number.
+    _holder: Hashable = field(default=None, init=False)
+    _session: int = field(default=0, init=False)
 
     def serve(self) -> None:
         """The control thread: it touches no device."""
-        while not self._at_rest.is_set():
-            self._watchdog.look()
+        while not self.at_rest.is_set():
+            self.watchdog.look()
             try:
-                message = self._router.receive()
+                message = self.router.receive()
             except TimeoutError:
                 continue
             except Gone as gone:
@@ -72,14 +66,14 @@ class Control:
                 log.exception("a control message could not be answered")
 
     def _end_session_of(self, peer: Hashable) -> None:
-        if peer == self._holder and self._lease.end(self._session):
+        if peer == self._holder and self.lease.end(self._session):
             log.warning("the client has gone: its session has ended", extra={"event": "gone"})
 
     def _answer(self, received: Message) -> None:
         try:
             message = unpack_control(received.control())
         except ProtocolError as error:
-            self._lease.traffic.damaged += 1
+            self.lease.traffic.damaged += 1
             log.warning("a control message was dropped: %s", error, extra={"event": "dropped"})
             return
         try:
@@ -93,32 +87,32 @@ class Control:
             reply = {"op": "error", "code": int(error.code), "text": str(error)}
             packed = pack_control({**reply, "id": message["id"]})
         log.debug("control: %s -> %s", message, reply)
-        self._router.send_at_once(received.peer, packed)
+        self.router.send_at_once(received.peer, packed)
 
     def _control_reply(self, message: dict[str, Any], received: Message) -> dict[str, Any]:
         match message:
             case {"op": "hello"}:
                 return self._welcome(message, received)
             case {"op": "status"}:
-                return {"op": "status", "status": self._status()}
+                return {"op": "status", "status": self.status()}
             case {"op": "ping", "session": int(session)}:
-                return {"op": "pong", **self._lease.pong(session)}
+                return {"op": "pong", **self.lease.pong(session)}
             case {"op": "cancel", "session": int(session), "request": int(request)}:
                 self._must_hold(session)
-                self._lease.cancel(request)
+                self.lease.cancel(request)
                 return {"op": "ok"}
             case {"op": "goodbye", "session": int(session)}:
                 self._must_hold(session)
-                log.info("%s says goodbye", self._lease.holder(), extra={"event": "goodbye"})
-                self._lease.end()
+                log.info("%s says goodbye", self.lease.holder(), extra={"event": "goodbye"})
+                self.lease.end()
                 return {"op": "ok"}
             case {"op": "release"}:
-                self._watchdog.release()
+                self.watchdog.release()
                 return {"op": "ok"}
         raise Refusal(Code.MALFORMED, f"{message['op'][:50]!r} is no control message, or its fields are missing")
 
     def _must_hold(self, session: int) -> None:
-        if not self._lease.heard(session):
+        if not self.lease.heard(session):
             raise Refusal(Code.NO_SESSION, "this session does not hold the device")
 
     def _welcome(self, message: dict[str, Any], received: Message) -> dict[str, Any]:
@@ -131,27 +125,27 @@ class Control:
             raise Refusal(
                 Code.VERSION, f"this device speaks version {VERSION} of the protocol, the client {versions[:20]}"
             )
-        if self._stop.is_set():
+        if self.stop.is_set():
             raise Refusal(Code.SHUTTING_DOWN, "the server is shutting down")
-        where = f"{self._terms['device']} at {self._status()['address']}"
-        user = client.partition(ON)[0] if self._allowed is None else self._allowed.name_of(received.user_id())
-        reserved = reserved_for_another(self._resources, user)
+        where = f"{self.terms['device']} at {self.status()['address']}"
+        user = client.partition(ON)[0] if self.allowed is None else self.allowed.name_of(received.user_id())
+        reserved = reserved_for_another(self.resources, user)
         if reserved is not None:
             raise Refusal(Code.BUSY, f"{where}: {printable(reserved)}, and this client is {printable(user[:200])}")
-        if self._watchdog.problem is not None:
-            raise Refusal(Code.DEVICE_FAULT, f"{where}: {self._watchdog.problem}")
-        terms = self._router.agreed(message, self._terms["credits"], checksums=self._checksums)
-        session = self._lease.grant(printable(client[:200]), nonce, terms)
+        if self.watchdog.problem is not None:
+            raise Refusal(Code.DEVICE_FAULT, f"{where}: {self.watchdog.problem}")
+        terms = self.router.agreed(message, self.terms["credits"], checksums=self.checksums)
+        session = self.lease.grant(printable(client[:200]), nonce, terms)
         if not session:
-            raise Refusal(Code.BUSY, f"{where} is in use by {self._lease.holder()}")
+            raise Refusal(Code.BUSY, f"{where} is in use by {self.lease.holder()}")
         self._holder, self._session = received.peer, session
-        log.info("%s has the device", self._lease.holder(), extra={"event": "leased"})
+        log.info("%s has the device", self.lease.holder(), extra={"event": "leased"})
         return {
             "op": "welcome",
             "version": VERSION,
             "session": session,
-            "lease_s": self._lease.lease_s,
+            "lease_s": self.lease.lease_s,
             "server": f"reservoir_hw on {platform.node()}",
-            **self._terms,
-            **self._router.told(self._lease.terms),
+            **self.terms,
+            **self.router.told(self.lease.terms),
         }

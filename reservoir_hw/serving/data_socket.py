@@ -6,7 +6,7 @@ import contextlib
 import logging
 import time
 from collections.abc import Callable, Hashable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -61,30 +61,25 @@ class Seat:
     readout: tuple[np.ndarray, np.ndarray] | None = None
 
 
+@dataclass
 class DataSocket:
     """Receives requests from the router of a data socket, and sends answers there.
 
     `states` is how states are written. `release` is called before another client gets the device.
     """
 
-    def __init__(
-        self,
-        router: Router,
-        reservoir: Reservoir,
-        lease: Lease,
-        seat: Seat,
-        *,
-        states: Encoding,
-        max_frame_bytes: int,
-        release: Callable[[], None],
-    ) -> None:
-        self.reservoir, self.lease, self.seat = reservoir, lease, seat
-        self.states, self.max_frame_bytes = states, max_frame_bytes
-        self.router, self._release = router, release
-        self._empty = time.monotonic()
-        self._behind: list[tuple[Header, Refusal]] | None = None
-        self._slots = True
-        self._kept: tuple[Header, memoryview] | None = None
+    router: Router
+    reservoir: Reservoir
+    lease: Lease
+    seat: Seat
+    states: Encoding
+    max_frame_bytes: int
+    release: Callable[[], None]
+    # When nothing was waiting.
+    _empty: float = field(default_factory=time.monotonic, init=False)
+    _behind: list[tuple[Header, Refusal]] | None = field(default=None, init=False)
+    _slots: bool = field(default=True, init=False)
+    _kept: tuple[Header, memoryview] | None = field(default=None, init=False)
 
     def keep(self, header: Header, payload: memoryview) -> None:
         """Give this request again next time: it is not of the run that was looked for."""
@@ -111,7 +106,7 @@ class DataSocket:
             arrived = self._empty
         else:
             self._empty = arrived
-        self._expire()
+        self.expire()
         peer = message.peer
         try:
             header, crc = message.header()
@@ -130,7 +125,7 @@ class DataSocket:
                 self.refuse(peer, header, ended)
             return None
         if attaches:
-            self._release()
+            self.release()
             self.seat.attached, self.seat.peer, self.seat.expected = header.session, peer, 1
         if header.request < self.seat.expected:
             traffic.repeated += 1
@@ -183,7 +178,7 @@ class DataSocket:
         if peer == self.seat.peer and self.seat.attached and self.lease.end(self.seat.attached):
             log.warning("the client has gone: its session has ended", extra={"event": "gone"})
 
-    def _expire(self) -> None:
+    def expire(self) -> None:
         """End the lease of a client that was silent for too long: nothing of it is begun any more."""
         if holder := self.lease.expire():
             log.warning("%s is not heard of any more: its session has ended", holder, extra={"event": "lease expired"})

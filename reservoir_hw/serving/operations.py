@@ -7,7 +7,7 @@ import math
 import threading
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -32,6 +32,7 @@ from reservoir_hw.serving.data_socket import LONGEST_TEXT, DataSocket
 from reservoir_hw.serving.pieces import WHOLE_RUN_BYTES, Pieces
 
 log = logging.getLogger(__name__)
+T = TypeVar("T")
 
 
 def problem_of(reservoir: Reservoir) -> str | None:
@@ -214,7 +215,7 @@ class Operations:
         self._check_size(header.batch, 1)
         if header.step >= 1 << 63:
             raise Refusal(Code.MALFORMED, f"{header.step} is no number of a step that one can go on from")
-        arrays = _named(payload)
+        arrays = _read(unpack_arrays, payload)
         if any(array.ndim < 1 or len(array) != header.batch for array in arrays.values()):
             raise Refusal(Code.SHAPE, f"each array must have {header.batch} rows, one for each sequence")
         reservoir.restore(arrays)
@@ -222,18 +223,18 @@ class Operations:
         self._data.plain(header, b"", batch=header.batch, step=header.step)
 
     def _upload(self, header: Header, payload: memoryview) -> None:
-        self._open_device().upload(_named(payload))
+        self._open_device().upload(_read(unpack_arrays, payload))
         self._seat.step, self._seat.lost, self._seat.readout = 0, None, None
         self._data.plain(header, pack_map(self._declare()))
 
     def _turn(self, header: Header, payload: memoryview) -> None:
-        values = _map(payload)
+        values = _read(unpack_map, payload)
         self._open_device().set(**values)
         self._seat.step, self._seat.lost = 0, f"{', '.join(values) or 'nothing'} was turned since the last RESET"
         self._data.plain(header, pack_map(self._declare()))
 
     def _read(self, header: Header, payload: memoryview) -> None:
-        names = _map(payload).get("names")
+        names = _read(unpack_map, payload).get("names")
         if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
             raise Refusal(Code.CONFIGURATION, "GET takes a map with `names`, a list of texts")
         self._data.plain(header, pack_map(self._open_device().get(*names)))
@@ -249,7 +250,7 @@ class Operations:
         self._data.array(header, states[:, None], self._states)
 
     def _load_readout(self, header: Header, payload: memoryview) -> None:
-        arrays = _named(payload)
+        arrays = _read(unpack_arrays, payload)
         nodes = self._open_device().spec.nodes
         weights = arrays.get("weights")
         if weights is None or weights.ndim != 2 or weights.shape[1] != nodes or weights.shape[0] < 1:
@@ -352,15 +353,8 @@ class Operations:
         return self._data.array(header, states, encoding, time_ns=time_ns, period_s=period_s)
 
 
-def _map(payload: memoryview) -> dict[str, Any]:
+def _read(unpack: Callable[[memoryview], T], payload: memoryview) -> T:
     try:
-        return unpack_map(payload)
-    except ProtocolError as error:
-        raise Refusal(Code.MALFORMED, str(error)) from error
-
-
-def _named(payload: memoryview) -> dict[str, np.ndarray]:
-    try:
-        return unpack_arrays(payload)
+        return unpack(payload)
     except ProtocolError as error:
         raise Refusal(Code.MALFORMED, str(error)) from error

@@ -19,6 +19,7 @@ from reservoir_hw.core.spec import ReservoirSpec
 from reservoir_hw.drivers.encodings import Encoding, encoding_of
 from reservoir_hw.drivers.error_codes import printable
 from reservoir_hw.drivers.zeromq.addresses import by_unix_sockets, checked_address, control_address
+from reservoir_hw.drivers.zeromq.links import Listening
 from reservoir_hw.drivers.zeromq.security import Allowed, check_guarded
 from reservoir_hw.drivers.zeromq.sockets import keep_freed_memory
 from reservoir_hw.drivers.zeromq.transports import routers
@@ -169,18 +170,10 @@ class Server:
 
     def _serve(self, held: contextlib.ExitStack, on_ready: Callable[[], None] | None) -> None:
         self._learn_device()
-        data, control = routers(
-            held,
-            self.address,
-            self.control_address,
-            max_frame_bytes=self.max_frame_bytes,
-            allowed=self._allowed,
-            # What waits in the queues of a connection is bounded by it.
-            room=self.credits + SPARE_MESSAGES,
-            idle_s=IDLE_S,
-            # A reply that nobody takes must not be dropped silently, nor stop the device for ever.
-            patience_s=self._lease.lease_s,
-        )
+        # A reply that nobody takes must not be dropped silently, nor stop the device for ever: hence the lease. What
+        # waits in the queues of a connection is bounded by its credits.
+        how = Listening(self.max_frame_bytes, self._allowed, self.credits + SPARE_MESSAGES, IDLE_S, self._lease.lease_s)
+        data, control = routers(held, self.address, self.control_address, how)
         self._forget_client = data.detach
         terms = {"device": self._device, "credits": self.credits, "max_frame_bytes": self.max_frame_bytes}
         answering = threading.Thread(
@@ -232,6 +225,7 @@ class Server:
                 if message is not None:
                     operations.attend(*message)
                 else:
+                    requests.expire()
                     self._release_if_left()
         finally:
             self._stop.set()
@@ -268,9 +262,6 @@ class Server:
     def _release_if_left(self) -> None:
         """Take the device from a client that said goodbye, or is not heard of any more."""
         if self._seat.attached and self._seat.attached != self._lease.number:
-            self._release()
-        elif holder := self._lease.expire():
-            log.warning("%s is not heard of any more: its session has ended", holder, extra={"event": "lease expired"})
             self._release()
 
     def _release(self) -> None:

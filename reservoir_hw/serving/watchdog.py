@@ -6,6 +6,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import dataclass, field
 
 from reservoir_hw.core.errors import NotSupported, text_of
 from reservoir_hw.core.reservoir import Reservoir
@@ -20,6 +21,7 @@ log = logging.getLogger(__name__)
 _PATIENCE = 3
 
 
+@dataclass
 class Watchdog:
     """Looks at the request that the device is busy with; its methods are called by the control thread.
 
@@ -27,21 +29,15 @@ class Watchdog:
     opening, and the lease; for ever where no period is declared. 0: for ever. `spec` gives what is served at `address`.
     """
 
-    opening_s = 0.0
+    reservoir: Reservoir
+    lease: Lease
+    seconds: float | None
+    spec: Callable[[], ReservoirSpec | None]
+    address: str
+    opening_s: float = 0.0
     """How long it took to open the device, with the first reset and what is set up."""
-
-    def __init__(
-        self,
-        reservoir: Reservoir,
-        lease: Lease,
-        seconds: float | None,
-        spec: Callable[[], ReservoirSpec | None],
-        address: str,
-    ) -> None:
-        self._reservoir, self._lease, self._seconds, self._spec = reservoir, lease, seconds, spec
-        self._address = address
-        self._hung: Work | None = None
-        self._stopped = ""
+    _hung: Work | None = field(default=None, init=False)
+    _stopped: str = field(default="", init=False)
 
     @property
     def problem(self) -> str | None:
@@ -52,22 +48,22 @@ class Watchdog:
         still = f"hangs in {name_of(self._hung.operation)} for {taken:.0f} s" if self.hangs else "was hanging"
         return (
             f"the device {still}; {self._stopped}. Look after it, and then give it back: "
-            f"reservoir-hw device release {self._address}"
+            f"reservoir-hw device release {self.address}"
         )
 
     @property
     def hangs(self) -> bool:
         """Whether the request that the watchdog ended has not come back."""
-        return self._hung is not None and self._lease.work is self._hung
+        return self._hung is not None and self.lease.work is self._hung
 
     def look(self) -> None:
         """Stop the device if its request takes too long, and end the session."""
-        work = self._lease.work
+        work = self.lease.work
         if work is None or self._hung is not None or time.monotonic() - work.started < self._allowed(work):
             return
         self._stopped = "its emergency stop has not come back"
         self._hung = work
-        self._lease.end()
+        self.lease.end()
         log.error("the device hangs in request %d: emergency stop", work.request, extra={"event": "hung"})
         # It may hang, too.
         threading.Thread(target=self._stop, name="emergency stop", daemon=True).start()
@@ -83,7 +79,7 @@ class Watchdog:
 
     def _stop(self) -> None:
         try:
-            self._reservoir.emergency_stop()
+            self.reservoir.emergency_stop()
             self._stopped = "its emergency stop was called"
         except NotSupported:
             self._stopped = "it has no emergency stop"
@@ -93,13 +89,13 @@ class Watchdog:
 
     def _allowed(self, work: Work) -> float:
         """Seconds that this request may take."""
-        spec = self._spec()
-        if self._seconds is not None:
-            return self._seconds or float("inf")
+        spec = self.spec()
+        if self.seconds is not None:
+            return self.seconds or float("inf")
         if spec is None or not spec.step_period_s:
             return float("inf")
         turns = -(-work.batch // (spec.max_batch or max(1, work.batch)))
         # A request may open the device, or bring it to rest for each turn.
-        run_s = self._reservoir.seconds_for(work.steps, spec.step_period_s)
+        run_s = self.reservoir.seconds_for(work.steps, spec.step_period_s)
         once = run_s + spec.reset_time_s + self.opening_s
-        return _PATIENCE * max(1, turns) * once + self._lease.lease_s
+        return _PATIENCE * max(1, turns) * once + self.lease.lease_s

@@ -21,7 +21,6 @@ from harvests import committed
 from served import free_address, ipc_address
 
 from reservoir_hw import open_reservoir
-from reservoir_hw.core.errors import ReservoirError
 from reservoir_hw.core.store import StateStore
 from reservoir_hw.drivers.zeromq import make_keys
 
@@ -519,7 +518,6 @@ def test_a_server_of_ones_own_ends_safely_by_a_signal(tmp_path: Path, address: s
         (["--secret-key", "x", "--clients", "nowhere"], "nowhere is not a folder"),
         (["--inputs", "2", "--set", "input_mask=none"], "2 channels for 1 input .*`input_mask: none`"),
         (["--set", "nodes=-1"], "nodes = -1"),
-        (["--chaos", "nowhere.yaml"], "nowhere.yaml: there is no such file"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "says",
 )
@@ -588,34 +586,6 @@ def test_whoever_has_no_key_learns_nothing(tmp_path: Path, address: str, securit
         assert set(last["status"]["traffic"].values()) == {0}
 
 
-def test_chaos_never_gives_wrong_states(tmp_path: Path, address: str) -> None:
-    (tmp_path / "lab.yaml").write_text("kind: esn\nnodes: 12\ninputs: 1\n")
-    (tmp_path / "faults.yaml").write_text("corrupt: 0.1\nduplicate: 0.1\nsockets: [data]\n")
-    make_keys(tmp_path, "bench")
-    make_keys(tmp_path / "clients", "anna")
-    keys = {"server_key": str(tmp_path / "bench.key"), "key": str(tmp_path / "clients/anna.key_secret")}
-    u = np.random.default_rng(0).uniform(-1, 1, (1, 20, 1))
-    with open_reservoir({"kind": "esn", "nodes": 12, "inputs": 1}) as near:
-        expected = near.run(u)
-    options = ["--chaos", "faults.yaml", "--secret-key", "bench.key_secret", "--clients", "clients", "--json"]
-    right = wrong = 0
-    with serving("lab.yaml", "--bind", address, *options, cwd=tmp_path, end=None) as server:
-        for _ in range(20):
-            try:
-                with open_reservoir({"kind": "zmq", "address": address, "timeout_s": 1.0, "security": keys}) as far:
-                    np.testing.assert_array_equal(far.run(u), expected)
-                    right += 1
-            except ReservoirError:
-                wrong += 1
-        server.terminate()
-        _, errors = server.communicate(timeout=30)
-        assert server.returncode == 0, errors
-        struck = next(json.loads(line) for line in errors.splitlines() if '"chaos"' in line)
-    assert right
-    assert wrong
-    assert struck["faults"]["corrupt"]
-
-
 @pytest.mark.slow
 def test_the_example(tmp_path: Path, address: str) -> None:
     shutil.copytree(Path(__file__).parents[2] / "examples/remote", tmp_path / "examples/remote")
@@ -627,6 +597,3 @@ def test_the_example(tmp_path: Path, address: str) -> None:
         far = json.loads(call("run", folder / "experiment.yaml", *small, *there, cwd=tmp_path).stdout)
     near = json.loads(call("run", folder / "experiment.yaml", *small, cwd=tmp_path).stdout)
     assert [row["metrics"] for row in far["rows"]] == [row["metrics"] for row in near["rows"]]
-    options = ["--bind", address, "--chaos", folder / "faults.yaml"]
-    with serving(folder / "experiment.yaml", *options, cwd=tmp_path):
-        pass

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import itertools
 import logging
 import os
 import signal
@@ -22,7 +21,6 @@ from served import free_address, ipc_address, served
 from toys import TOY, SnapshotToy, Toy
 
 from reservoir_hw.core.errors import (
-    ConfigurationError,
     DeviceDisconnected,
     DeviceFault,
     DeviceTimeout,
@@ -34,9 +32,8 @@ from reservoir_hw.core.reservoir_config import open_reservoir
 from reservoir_hw.drivers.zeromq import Connection
 from reservoir_hw.drivers.zeromq.addresses import control_address
 from reservoir_hw.drivers.zeromq.frames import Operation, pack_control
-from reservoir_hw.serving.chaos import ChaosConfig, ChaosProxy
-from reservoir_hw.serving.faults import Direction, SocketName
-from reservoir_hw.serving.faults import Path as Way
+
+from .bad_network import BadNetwork, Direction, SocketName, Strike
 
 HERE = Path(__file__).parent
 PATIENCE_S = 30.0
@@ -150,7 +147,7 @@ def test_who_comes_while_a_lease_runs_out_keeps_the_device() -> None:
     with ipc_address() as address, served(Toy(), address, lease_s=0.5) as server:
         with process("idle_client.py", address) as client:
             coming = NextClient(address, holder=server._lease.number)
-            logger = logging.getLogger("reservoir_hw.serving.server")
+            logger = logging.getLogger("reservoir_hw.serving.data_socket")
             logger.addHandler(coming)
             try:
                 client.kill()
@@ -161,27 +158,21 @@ def test_who_comes_while_a_lease_runs_out_keeps_the_device() -> None:
         coming.connection.close()
 
 
-def first_strike(config: ChaosConfig, socket: SocketName, direction: Direction) -> int:
-    """Number of the message from which on nothing passes, on the first connection."""
-    way = Way(config, socket, direction, 1)
-    return next(n for n in itertools.count() if way.take([b"x"]).faults)
-
-
-def going_silent(socket: SocketName, direction: Direction, at: int) -> ChaosConfig:
-    """A network that becomes half open with message number `at`."""
-    configs = (
-        ChaosConfig(seed=seed, half_open=0.1, sockets=(socket,), directions=(direction,)) for seed in itertools.count()
-    )
-    return next(config for config in configs if first_strike(config, socket, direction) == at)
+@contextlib.contextmanager
+def going_silent(front: str, back: str, socket: SocketName, direction: Direction, after: int) -> Iterator[BadNetwork]:
+    """A network that is half open from the message on that comes after so many."""
+    with BadNetwork(front, back) as network:
+        for _ in range(100):
+            network.strike(Strike("drop", socket, direction, after))
+        yield network
 
 
 @pytest.mark.parametrize("direction", ["to_device", "to_client"])
 def test_data_that_do_not_pass_any_more(direction: Direction) -> None:
     u = inputs(200)
-    # Message 0 is ATTACH: the first 11 chunks pass.
-    config = going_silent("data", direction, 12)
     with ipc_address() as back, ipc_address() as front, served(Toy(), back) as server:
-        with ChaosProxy(config, front=front, back=back) as proxy:
+        # The first message is that of ATTACH: 11 chunks pass.
+        with going_silent(front, back, "data", direction, 12) as network:
             with connect(front, chunk_steps=10) as device:
                 started = time.monotonic()
                 with pytest.raises(DeviceTimeout, match="lost") as caught:
@@ -189,16 +180,15 @@ def test_data_that_do_not_pass_any_more(direction: Direction) -> None:
                 assert time.monotonic() - started < 3.0
                 assert caught.value.steps_done == 110
                 assert np.array_equal(caught.value.states, true_states(u)[:, :110])
-            assert proxy.counts["half_open"] == 1
+            assert network.struck
         # The goodbye went over the other socket.
         assert server.status()["holder"] is None
 
 
 @pytest.mark.parametrize("direction", ["to_device", "to_client"])
 def test_control_that_does_not_pass_any_more(direction: Direction) -> None:
-    config = going_silent("control", direction, 2)
     with ipc_address() as back, ipc_address() as front, served(Toy(), back, lease_s=0.6) as server:
-        with ChaosProxy(config, front=front, back=back), connect(front) as device:
+        with going_silent(front, back, "control", direction, 2), connect(front) as device:
 
             def drive_on() -> None:
                 until = time.monotonic() + PATIENCE_S
@@ -375,10 +365,3 @@ def test_a_fault_in_a_stream_hands_out_what_was_harvested() -> None:
         assert caught.value.steps_done == 12
         assert np.array_equal(caught.value.states, true_states(u)[:, 10:22])
         assert np.array_equal(np.concatenate(observer.driven, axis=1), true_states(u)[:, :22])
-
-
-def test_a_proxy_for_other_hosts_needs_keys() -> None:
-    with pytest.raises(ConfigurationError, match="other hosts"):
-        ChaosProxy(ChaosConfig(), front="tcp://0.0.0.0:5555", back="tcp://127.0.0.1:6555")
-    with pytest.raises(ValueError):
-        ChaosConfig(drop=1.5)

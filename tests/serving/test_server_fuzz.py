@@ -218,7 +218,7 @@ def test_noise_from_who_holds_the_device() -> None:
         connection = Connection(address, timeout_s=15.0)
         try:
             connection.attach()
-            data, control = socket_of(connection._data), socket_of(connection._control._dealer)
+            data, control = socket_of(connection._data), socket_of(connection._control.dealer)
             with connection._control._guard:
                 for _ in range(1000):
                     data.send_multipart(noise(random))

@@ -25,7 +25,7 @@ from toys import SnapshotToy, Toy
 from reservoir_hw import open_reservoir
 from reservoir_hw.core.errors import ConfigurationError, DeviceDisconnected, DeviceTimeout, ProtocolError
 from reservoir_hw.core.reservoir import Reservoir
-from reservoir_hw.drivers.zeromq import Connection, unix_sockets
+from reservoir_hw.drivers.zeromq import Connection, links, unix_sockets
 from reservoir_hw.serving import Server
 from reservoir_hw.testing.protocol import codec as wire
 from reservoir_hw.testing.protocol.client import Client
@@ -154,7 +154,7 @@ def ring_session(address: str, **terms: Any) -> Iterator[tuple[Client, Packets, 
 
 def test_a_payload_is_copied_before_it_is_looked_at(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """What a client writes into the slot after the checksum was found right does not reach the device."""
-    right = unix_sockets.check_payload
+    right = links.check_payload
     u = drive(1, 200)
     with served(Toy(), address, checksums=True), ring_session(address) as (client, data, ring), Toy() as near:
         request = client.head_of_run(u)
@@ -164,7 +164,7 @@ def test_a_payload_is_copied_before_it_is_looked_at(address: str, monkeypatch: p
             right(payload, crc)
             os.pwrite(ring, bytes(u.nbytes), SLOT_BYTES)
 
-        monkeypatch.setattr(unix_sockets, "check_payload", check_then_write)
+        monkeypatch.setattr(links, "check_payload", check_then_write)
         packed = wire.pack_data(request, u.tobytes())[0]
         data.ring, data.slot_bytes, data.credits = mmap.mmap(ring, 0), SLOT_BYTES, client.welcome["credits"]
         data.send_packet(prefix(u.nbytes, SLOT), packed)

@@ -6,9 +6,9 @@ import contextlib
 import logging
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -42,6 +42,7 @@ from reservoir_hw.drivers.zeromq.sockets import keep_freed_memory
 from reservoir_hw.drivers.zeromq.transports import dealers
 
 log = logging.getLogger(__name__)
+T = TypeVar("T")
 
 SAY_AFTER_S = 2.0
 LONGEST_TIMEOUT_S = 86400
@@ -119,7 +120,7 @@ def _asking(address: str, timeout_s: float) -> Iterator[Control]:
     device, answering = address_to_connect(address), address_to_connect(control_address(address))
     with contextlib.ExitStack() as held:
         (dealer,) = dealers(held, [answering], timeout_s)
-        control = Control(dealer, answering, device=device, timeout_s=timeout_s, incidents=Incidents())
+        control = Control(dealer, device, timeout_s)
         control.connect()
         yield control
 
@@ -174,9 +175,7 @@ class Connection:
             self._data, asked = dealers(
                 self._held, [self.address, self.control_address], timeout_s, server_key=server_key, keys=keys
             )
-            self._control = Control(
-                asked, self.control_address, device=self.address, timeout_s=timeout_s, incidents=self.incidents
-            )
+            self._control = Control(asked, self.address, timeout_s, self.incidents)
             self._control.connect()
             wishes = self._data.wishes(checksums=checksums)
             self.welcome = while_busy(lambda: self._control.hello(**wishes))
@@ -248,11 +247,7 @@ class Connection:
     def snapshot(self) -> dict[str, np.ndarray]:
         """The device's state as named arrays."""
         self.send(Operation.SNAPSHOT)
-        payload = self.receive()[1]
-        try:
-            return unpack_arrays(payload)
-        except ProtocolError as error:
-            raise self.broken(f"the snapshot: {error}") from error
+        return self._understood("the snapshot", unpack_arrays)
 
     def restore(self, batch: int, arrays: Mapping[str, np.ndarray]) -> None:
         """Put a state back; the count of steps begins at 0 there."""
@@ -270,11 +265,7 @@ class Connection:
     def read(self, names: Sequence[str]) -> dict[str, float | None]:
         """Where knobs of the device are and what its monitors read."""
         self.send(Operation.GET, pack_map({"names": list(names)}))
-        payload = self.receive()[1]
-        try:
-            found = unpack_map(payload)
-        except ProtocolError as error:
-            raise self.broken(f"the answer to GET: {error}") from error
+        found = self._understood("the answer to GET", unpack_map)
         if set(found) != set(names) or not all(isinstance(one, int | float | None) for one in found.values()):
             raise self.broken(f"the answer to GET of {', '.join(names)} are no numbers of these names")
         return found
@@ -464,8 +455,12 @@ class Connection:
 
     def _declaration(self, operation: Operation, payload: bytes = b"") -> Declaration:
         self.send(operation, payload)
-        answer = self.receive()[1]
+        return self._understood(f"the answer to {operation.name}", lambda said: declaration_of(unpack_map(said)))
+
+    def _understood(self, what: str, read: Callable[[memoryview], T]) -> T:
+        """What the answer to the last request says; without sense the connection cannot be used any more."""
+        payload = self.receive()[1]
         try:
-            return declaration_of(unpack_map(answer))
+            return read(payload)
         except ProtocolError as error:
-            raise self.broken(f"the answer to {operation.name}: {error}") from error
+            raise self.broken(f"{what}: {error}") from error

@@ -7,7 +7,7 @@ import os
 import platform
 import threading
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from reservoir_hw.core.errors import DeviceDisconnected, DeviceTimeout, ProtocolError
@@ -40,35 +40,27 @@ class Incidents:
     damaged: int = 0
 
 
+@dataclass
 class Control:
     """Asks a device on its control socket, from any thread.
 
     Args:
         dealer: Not yet connected.
-        address: Where the device answers questions.
         device: The address that names the device in messages.
         timeout_s: How long to wait for a connection, and for an answer.
-        incidents: Counts what should not happen.
     """
 
-    def __init__(
-        self,
-        dealer: Dealer,
-        address: str,
-        *,
-        device: str,
-        timeout_s: float,
-        incidents: Incidents,
-    ) -> None:
-        self.address = address
-        self._dealer, self._device, self._timeout_s = dealer, device, timeout_s
-        self._incidents = incidents
-        self._guard = threading.Lock()
-        self._question = 0
+    dealer: Dealer
+    device: str
+    timeout_s: float
+    incidents: Incidents = field(default_factory=Incidents)
+    """What came and should not have."""
+    _guard: threading.Lock = field(default_factory=threading.Lock, init=False)
+    _question: int = field(default=0, init=False)
 
     def connect(self) -> None:
         """Connect, and wait until the device is there."""
-        self._dealer.reach(self._device)
+        self.dealer.reach(self.device)
 
     def ask(self, op: str, **fields: Any) -> dict[str, Any]:
         """One question on the control socket and its answer."""
@@ -78,50 +70,50 @@ class Control:
                 reply = self._answer_to({"op": op, "id": self._question, **fields})
             except TimeoutError as error:
                 raise DeviceTimeout(
-                    f"{self._device}: no answer to {op!r} within {self._timeout_s:g} s. Is the server running, and "
+                    f"{self.device}: no answer to {op!r} within {self.timeout_s:g} s. Is the server running, and "
                     "the network up?"
                 ) from error
             except Gone as error:
                 raise DeviceDisconnected(
-                    f"{self._device}: its control socket was closed: has the server ended?"
+                    f"{self.device}: its control socket was closed: has the server ended?"
                 ) from error
         log.debug("control: %s %s -> %s", op, fields, reply)
         if reply["op"] == "error":
-            raise exception_of(reply.get("code", 0), f"{self._device}: {shown(str(reply.get('text')))}")
+            raise exception_of(reply.get("code", 0), f"{self.device}: {shown(str(reply.get('text')))}")
         return reply
 
     def _answer_to(self, question: dict[str, Any]) -> dict[str, Any]:
         """Raises `TimeoutError` and `Gone`."""
-        until = time.monotonic() + self._timeout_s
-        self._dealer.send_control(pack_control(question))
+        until = time.monotonic() + self.timeout_s
+        self.dealer.send_control(pack_control(question))
         while (left := until - time.monotonic()) > 0:
             try:
-                reply = unpack_control(self._dealer.receive_control(left))
+                reply = unpack_control(self.dealer.receive_control(left))
             except ProtocolError as error:
-                self._incidents.damaged += 1
+                self.incidents.damaged += 1
                 log.warning("a control message was dropped: %s", error)
                 continue
             if reply["id"] == question["id"]:
                 return reply
-            self._incidents.stale += 1
+            self.incidents.stale += 1
         raise TimeoutError
 
     def hello(self, **wishes: Any) -> dict[str, Any]:
         """Ask for the device; the welcome."""
         reply = self.ask("hello", versions=[VERSION], client=_who(), nonce=os.urandom(16), **wishes)
         if reply["op"] != "welcome" or reply.get("version") != VERSION:
-            raise ProtocolError(f"{self._device}: instead of a welcome with version {VERSION} came {shown(str(reply))}")
+            raise ProtocolError(f"{self.device}: instead of a welcome with version {VERSION} came {shown(str(reply))}")
         for name, (kinds, most) in _WELCOME.items():
             value: Any = reply.get(name)
             if not isinstance(value, kinds) or isinstance(value, bool) or not 0 < value <= most:
-                raise ProtocolError(f"{self._device}: the welcome has {name} {value!r}, which cannot be")
+                raise ProtocolError(f"{self.device}: the welcome has {name} {value!r}, which cannot be")
         return reply
 
     def status(self) -> dict[str, Any]:
         """What the device tells everybody about itself."""
         status = self.ask("status").get("status")
         if not isinstance(status, dict):
-            raise ProtocolError(f"{self._device}: it was asked for its status, and its answer has no status")
+            raise ProtocolError(f"{self.device}: it was asked for its status, and its answer has no status")
         return {shown(name): shown(value) if isinstance(value, str) else value for name, value in status.items()}
 
     def ping(self, session: int) -> dict[str, Any]:
@@ -134,7 +126,7 @@ class Control:
                 "busy": None | {"operation": str(), "seconds": int() | float()},
             }:
                 return pong
-        raise ProtocolError(f"{self._device}: {pong} is no answer to a ping")
+        raise ProtocolError(f"{self.device}: {pong} is no answer to a ping")
 
 
 def _who() -> str:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from reservoir_hw.drivers.zeromq.frames import Header
+from reservoir_hw.core.errors import ProtocolError
+from reservoir_hw.drivers.zeromq.frames import Header, check_payload, unpack_header
+from reservoir_hw.drivers.zeromq.security import Allowed
 
 
 class Gone(Exception):
@@ -16,6 +18,20 @@ class Gone(Exception):
     def __init__(self, peer: Hashable = None) -> None:
         super().__init__("the other side has gone")
         self.peer = peer
+
+
+class Listening(NamedTuple):
+    """How a server listens."""
+
+    max_frame_bytes: int
+    """Larger messages are not taken."""
+    allowed: Allowed | None
+    room: int
+    """So many messages of a client may wait."""
+    idle_s: float
+    """`receive` waits so long."""
+    patience_s: float
+    """`send` waits so long for a client that takes nothing."""
 
 
 class Terms(NamedTuple):
@@ -27,34 +43,56 @@ class Terms(NamedTuple):
     """Of each slot in shared memory; 0: there are none."""
 
 
-class Message(Protocol):
-    """What has come. It must be used up before the next one is received."""
+class Message:
+    """What has come: a control frame, or a header and a payload. It must be used up before the next one is received.
 
-    peer: Any
-    waited: bool
-    """Whether it was there already when the server looked for it."""
+    Args:
+        frames: Without the peer.
+        peer: On a server, where it came from.
+        waited: Whether it was there already when the server looked for it.
+    """
+
+    def __init__(self, frames: Sequence[Any], peer: Any = None, *, waited: bool = False) -> None:
+        self.peer, self.waited = peer, waited
+        self._frames = frames
 
     def user_id(self) -> str | None:
         """The key of the sender, if it has shown one."""
-        ...
+        return None
 
     def control(self) -> bytes:
         """The frame of a control message, or `ProtocolError`."""
-        ...
+        if len(self._frames) != 1:
+            raise ProtocolError("a control message has one frame, this has more or none")
+        return bytes(self._frames[0])
 
     def header(self) -> tuple[Header, int]:
         """The header of a data message and the checksum of its payload, or `ProtocolError`."""
-        ...
+        count = len(self._frames)
+        if count != 2:
+            raise ProtocolError(f"a data message has 2 frames, this has {'fewer' if count < 2 else 'more'}")
+        return unpack_header(bytes(self._frames[0]))
 
     def payload(self, header: Header, crc: int) -> memoryview:
         """What belongs to this header. `ProtocolError` if it was damaged, `Refusal` if it cannot be had."""
-        ...
+        payload = self._content(header)
+        if self._has_checksum():
+            check_payload(payload, crc)
+        return payload
+
+    def _has_checksum(self) -> bool:
+        """Whether its payload must fit its checksum."""
+        return True
+
+    def _content(self, header: Header) -> memoryview:
+        """The payload, not checked."""
+        return memoryview(self._frames[1])
 
 
 class Dealer(Protocol):
     """The client's end of a connection. Every method raises `Gone` where the other side is known to have gone."""
 
-    terms: Terms
+    terms = Terms()
 
     def reach(self, device: str) -> None:
         """Connect, and wait until somebody is there; messages name `device`."""
@@ -66,7 +104,7 @@ class Dealer(Protocol):
 
     def wishes(self, *, checksums: bool) -> dict[str, Any]:
         """What a hello says about payloads."""
-        ...
+        return {}
 
     def agree(self, welcome: Mapping[str, Any]) -> None:
         """Keep the terms of a welcome from now on, or raise `ProtocolError`."""
@@ -81,7 +119,7 @@ class Dealer(Protocol):
 
     def end_interrupted(self) -> int:
         """After an interrupted `send`, make the connection fit for the next; how many errors that can bring."""
-        ...
+        return 0
 
     def receive(self) -> Message:
         """The next data message, or `TimeoutError`, so that somebody can look after other things."""
@@ -99,16 +137,16 @@ class Dealer(Protocol):
 class Router(Protocol):
     """The server's end of all connections at an address."""
 
-    terms: Terms
+    terms = Terms()
     """Those of the client that is attached."""
 
     def agreed(self, hello: Mapping[str, Any], slots: int, *, checksums: bool) -> Terms:
         """What is made of the wishes of a client; `checksums`: whether this server insists on them."""
-        ...
+        return Terms()
 
     def told(self, terms: Terms) -> dict[str, Any]:
         """What a welcome says of these terms."""
-        ...
+        return {}
 
     def receive(self) -> Message:
         """The next message, or `TimeoutError`; `Gone` with the peer that has gone."""
@@ -116,11 +154,11 @@ class Router(Protocol):
 
     def attach(self, message: Message, terms: Terms) -> None:
         """The sender of this message is the client from now on. `Refusal` if it has not what was agreed."""
-        ...
+        self.terms = terms
 
     def detach(self) -> None:
         """Nobody is the client."""
-        ...
+        self.terms = Terms()
 
     def memory(self, request: int, size: int) -> np.ndarray | None:
         """Bytes for the payload of a reply that is sent from there without a copy; None where a copy is cheaper."""

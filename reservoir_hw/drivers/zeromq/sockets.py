@@ -12,11 +12,11 @@ import numpy as np
 import zmq
 import zmq.utils.monitor
 
-from reservoir_hw.core.errors import ConfigurationError, DeviceDisconnected, DeviceTimeout, ProtocolError
+from reservoir_hw.core.errors import ConfigurationError, DeviceDisconnected, DeviceTimeout
 from reservoir_hw.drivers.zeromq.addresses import check_free
-from reservoir_hw.drivers.zeromq.frames import LARGEST_CONTROL, Header, check_payload, unpack_header
-from reservoir_hw.drivers.zeromq.links import Dealer, Gone, Message, Router, Terms
-from reservoir_hw.drivers.zeromq.security import Allowed, KeyPair
+from reservoir_hw.drivers.zeromq.frames import LARGEST_CONTROL
+from reservoir_hw.drivers.zeromq.links import Dealer, Gone, Listening, Message, Router
+from reservoir_hw.drivers.zeromq.security import KeyPair
 
 # As numbers: operators of enumerations take microseconds.
 _MORE = int(zmq.SNDMORE)
@@ -28,47 +28,6 @@ LINGER_MS = 500
 ZERO_COPY_BYTES = 1 << 16
 # More frames than any message of the protocol has. A message with so many is not one of them.
 MOST_FRAMES = 4
-
-
-def dealer(
-    context: zmq.Context[Any], address: str, timeout_s: float, server_key: bytes | None, keys: KeyPair | None
-) -> zmq.Socket[bytes]:
-    """The client's end of a connection to `address`, not yet connected; sending waits no longer than `timeout_s`.
-
-    It takes frames of the size of control messages, until it is told otherwise.
-    """
-    socket = context.socket(zmq.DEALER)
-    socket.setsockopt(zmq.MAXMSGSIZE, LARGEST_CONTROL)
-    socket.setsockopt(zmq.LINGER, 0)
-    socket.setsockopt(zmq.SNDTIMEO, int(1000 * timeout_s))
-    socket.setsockopt(zmq.IPV6, "[" in address)
-    if server_key is not None and keys is not None:
-        socket.curve_serverkey = server_key
-        socket.curve_publickey, socket.curve_secretkey = keys.public, keys.secret
-    return socket
-
-
-def bind_router(
-    socket: zmq.Socket[bytes], address: str, max_frame_bytes: int, allowed: Allowed | None, *, patience_s: float = 0.0
-) -> None:
-    """Listen at `address` with a new ROUTER, or raise `ConfigurationError`.
-
-    Who has gone is noticed when something is sent there; sending waits no longer than `patience_s`.
-    """
-    socket.setsockopt(zmq.ROUTER_MANDATORY, 1)
-    socket.setsockopt(zmq.SNDTIMEO, int(1000 * patience_s))
-    socket.setsockopt(zmq.MAXMSGSIZE, max_frame_bytes)
-    socket.setsockopt(zmq.IPV6, "[" in address)
-    if allowed is not None:
-        allowed.secure(socket)
-    check_free(address)
-    try:
-        socket.bind(address)
-    except zmq.ZMQError as error:
-        raise ConfigurationError(f"cannot listen at {address}: {error.strerror}") from error
-    if address.startswith("ipc://"):
-        with contextlib.suppress(OSError):
-            Path(address.removeprefix("ipc://")).chmod(0o600)
 
 
 def send(socket: zmq.Socket[bytes], header: bytes, payload: Any, *, peer: bytes | None = None) -> None:
@@ -109,41 +68,15 @@ def receive(socket: zmq.Socket[bytes]) -> list[zmq.Frame]:
 
 
 class ZmqMessage(Message):
-    """A message of ZeroMQ. `frames` are without the peer."""
-
-    __slots__ = ("_frames", "peer", "waited")
-
-    def __init__(self, frames: list[zmq.Frame], peer: bytes | None = None, *, waited: bool = False) -> None:
-        self._frames, self.peer, self.waited = frames, peer, waited
+    """A message of ZeroMQ."""
 
     def user_id(self) -> str | None:
         """The key of the sender, if it has shown one."""
         return cast("str | None", self._frames[-1].get("User-Id"))
 
-    def control(self) -> bytes:
-        """The frame of a control message, or `ProtocolError`."""
-        if len(self._frames) != 1:
-            raise ProtocolError("a control message has one frame, this has more or none")
-        return self._frames[0].bytes
-
-    def header(self) -> tuple[Header, int]:
-        """The header of a data message and the checksum of its payload, or `ProtocolError`."""
-        frames = self._frames
-        if len(frames) != 2:
-            raise ProtocolError(f"a data message has 2 frames, this has {'fewer' if len(frames) < 2 else 'more'}")
-        return unpack_header(frames[0].bytes)
-
-    def payload(self, header: Header, crc: int) -> memoryview:
-        """What belongs to this header. `ProtocolError` if it was damaged."""
-        payload = self._frames[1].buffer
-        check_payload(payload, crc)
-        return payload
-
 
 class ZmqDealer(Dealer):
-    """A client's end for `address`. A context is closed with its sockets."""
-
-    terms = Terms()
+    """A client's end for `address`. Sending waits no longer than `timeout_s`. A context is closed with its sockets."""
 
     def __init__(
         self,
@@ -154,8 +87,16 @@ class ZmqDealer(Dealer):
         keys: KeyPair | None,
     ) -> None:
         self._address, self._timeout_s, self._has_keys = address, timeout_s, server_key is not None
-        self.socket = dealer(context, address, timeout_s, server_key, keys)
+        self.socket = context.socket(zmq.DEALER)
+        # Until `agree`.
+        self.socket.setsockopt(zmq.MAXMSGSIZE, LARGEST_CONTROL)
+        self.socket.setsockopt(zmq.LINGER, 0)
+        self.socket.setsockopt(zmq.SNDTIMEO, int(1000 * timeout_s))
         self.socket.setsockopt(zmq.RCVTIMEO, LOOK_MS)
+        self.socket.setsockopt(zmq.IPV6, "[" in address)
+        if server_key is not None and keys is not None:
+            self.socket.curve_serverkey = server_key
+            self.socket.curve_publickey, self.socket.curve_secretkey = keys.public, keys.secret
 
     def reach(self, device: str) -> None:
         """Connect and wait for the handshake; a refused key is told apart from a device that is not there."""
@@ -193,10 +134,6 @@ class ZmqDealer(Dealer):
             self.socket.connect(self._address)
         except zmq.ZMQError as error:
             raise ConfigurationError(f"{self._address} is nothing to connect to: {error.strerror}") from error
-
-    def wishes(self, *, checksums: bool) -> dict[str, Any]:
-        """Payloads always travel the same way here."""
-        return {}
 
     def agree(self, welcome: Mapping[str, Any]) -> None:
         """Take frames as large as the device says from now on."""
@@ -240,35 +177,29 @@ class ZmqDealer(Dealer):
 
 
 class ZmqRouter(Router):
-    """A server's end that listens at `address`; `room` messages of a client may wait in its queues."""
+    """A server's end that listens at `address`, or `ConfigurationError`."""
 
-    terms = Terms()
-
-    def __init__(
-        self,
-        context: zmq.Context[Any],
-        address: str,
-        max_frame_bytes: int,
-        *,
-        allowed: Allowed | None,
-        room: int,
-        idle_s: float,
-        patience_s: float,
-    ) -> None:
+    def __init__(self, context: zmq.Context[Any], address: str, how: Listening) -> None:
         self._socket = context.socket(zmq.ROUTER)
-        self._socket.setsockopt(zmq.RCVTIMEO, int(1000 * idle_s))
+        self._socket.setsockopt(zmq.RCVTIMEO, int(1000 * how.idle_s))
         # ZeroMQ would take a thousand messages.
-        self._socket.setsockopt(zmq.RCVHWM, room)
-        self._socket.setsockopt(zmq.SNDHWM, room)
-        bind_router(self._socket, address, max_frame_bytes, allowed, patience_s=patience_s)
-
-    def agreed(self, hello: Mapping[str, Any], slots: int, *, checksums: bool) -> Terms:
-        """Payloads always travel the same way here."""
-        return Terms()
-
-    def told(self, terms: Terms) -> dict[str, Any]:
-        """Nothing."""
-        return {}
+        self._socket.setsockopt(zmq.RCVHWM, how.room)
+        self._socket.setsockopt(zmq.SNDHWM, how.room)
+        # Who has gone is noticed when something is sent there.
+        self._socket.setsockopt(zmq.ROUTER_MANDATORY, 1)
+        self._socket.setsockopt(zmq.SNDTIMEO, int(1000 * how.patience_s))
+        self._socket.setsockopt(zmq.MAXMSGSIZE, how.max_frame_bytes)
+        self._socket.setsockopt(zmq.IPV6, "[" in address)
+        if how.allowed is not None:
+            how.allowed.secure(self._socket)
+        check_free(address)
+        try:
+            self._socket.bind(address)
+        except zmq.ZMQError as error:
+            raise ConfigurationError(f"cannot listen at {address}: {error.strerror}") from error
+        if address.startswith("ipc://"):
+            with contextlib.suppress(OSError):
+                Path(address.removeprefix("ipc://")).chmod(0o600)
 
     def receive(self) -> Message:
         """The next message, or `TimeoutError`."""
@@ -280,12 +211,6 @@ class ZmqRouter(Router):
         except zmq.ZMQError as error:
             raise OSError(error.errno, error.strerror) from error
         return ZmqMessage(frames, peer.bytes, waited=bool(events & _POLLIN))
-
-    def attach(self, message: Message, terms: Terms) -> None:
-        """Nothing has to be prepared for a client."""
-
-    def detach(self) -> None:
-        """Nothing was prepared."""
 
     def memory(self, request: int, size: int) -> np.ndarray | None:
         """Bytes for the payload of a reply: those of a device may be used again before they are sent."""

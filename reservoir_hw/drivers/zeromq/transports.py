@@ -10,8 +10,8 @@ import zmq
 from reservoir_hw.core.errors import ConfigurationError
 from reservoir_hw.drivers.zeromq.addresses import by_unix_sockets
 from reservoir_hw.drivers.zeromq.frames import LARGEST_CONTROL
-from reservoir_hw.drivers.zeromq.links import Dealer, Router
-from reservoir_hw.drivers.zeromq.security import Allowed, KeyPair, admit
+from reservoir_hw.drivers.zeromq.links import Dealer, Listening, Router
+from reservoir_hw.drivers.zeromq.security import KeyPair, admit
 from reservoir_hw.drivers.zeromq.sockets import LINGER_MS, ZmqDealer, ZmqRouter
 from reservoir_hw.drivers.zeromq.unix_sockets import UnixDealer, UnixRouter
 
@@ -36,39 +36,23 @@ def dealers(
     return [ZmqDealer(context, address, timeout_s, server_key, keys) for address in addresses]
 
 
-def routers(
-    held: contextlib.ExitStack,
-    data: str,
-    control: str,
-    *,
-    max_frame_bytes: int,
-    allowed: Allowed | None,
-    room: int,
-    idle_s: float,
-    patience_s: float,
-) -> list[Router]:
+def routers(held: contextlib.ExitStack, data: str, control: str, how: Listening) -> list[Router]:
     """A server's ends at its two addresses, or `ConfigurationError`. They are closed with `held`.
 
-    `receive` waits `idle_s`, `send` on the data socket `patience_s` for a client that takes nothing. `room` messages
-    of a client may wait.
+    The control socket takes frames of its own size, and waits for nobody.
     """
     unix = by_unix_sockets([data, control])
-    if unix and allowed is not None:
+    if unix and how.allowed is not None:
         raise ConfigurationError(f"{data}: {_NO_KEYS}")
     context: zmq.Context[Any] | None = None
     if not unix:
         context = zmq.Context()
         held.callback(context.destroy, linger=LINGER_MS)
-        held.enter_context(admit(context, allowed))
+        held.enter_context(admit(context, how.allowed))
     made: list[Router] = []
-    for address, largest, patience in ((data, max_frame_bytes, patience_s), (control, LARGEST_CONTROL, 0.0)):
+    for address, so in ((data, how), (control, how._replace(max_frame_bytes=LARGEST_CONTROL, patience_s=0.0))):
         try:
-            if context is None:
-                router: Router = UnixRouter(address, largest, idle_s=idle_s, patience_s=patience)
-            else:
-                router = ZmqRouter(
-                    context, address, largest, allowed=allowed, room=room, idle_s=idle_s, patience_s=patience
-                )
+            router = UnixRouter(address, so) if context is None else ZmqRouter(context, address, so)
         except ConfigurationError as error:
             if not made:
                 raise

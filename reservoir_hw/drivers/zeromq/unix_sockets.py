@@ -20,8 +20,8 @@ import numpy as np
 from reservoir_hw.core.errors import ConfigurationError, DeviceDisconnected, DeviceTimeout, ProtocolError
 from reservoir_hw.drivers.error_codes import Code, Refusal
 from reservoir_hw.drivers.zeromq.addresses import check_free
-from reservoir_hw.drivers.zeromq.frames import HEADER_BYTES, Header, Operation, check_payload, unpack_header
-from reservoir_hw.drivers.zeromq.links import Dealer, Gone, Message, Router, Terms
+from reservoir_hw.drivers.zeromq.frames import HEADER_BYTES, Header, Operation
+from reservoir_hw.drivers.zeromq.links import Dealer, Gone, Listening, Message, Router, Terms
 from reservoir_hw.drivers.zeromq.ring import Ring, filled_memfd, mapped, new_segment, read_memfd
 
 LARGEST_PACKET = 1 << 16
@@ -69,20 +69,16 @@ def _unpack_front(front: bytes) -> tuple[int, int]:
 
 
 class Packet(Message):
-    """A message in a packet."""
+    """A message in a packet: its frames lie there one behind the other, or the payload elsewhere."""
 
     def __init__(self, end: _End, peer: Hashable, packet: memoryview, *, whole: bool, waited: bool) -> None:
-        self.peer, self.waited = peer, waited
+        super().__init__([packet], peer, waited=waited)
         self._end, self._packet, self._whole = end, packet, whole
-
-    def user_id(self) -> str | None:
-        """Nobody shows a key here."""
-        return None
 
     def control(self) -> bytes:
         """The frame of a control message, or `ProtocolError`."""
         self._check_whole()
-        return self._packet.tobytes()
+        return super().control()
 
     def header(self) -> tuple[Header, int]:
         """The header of a data message and the checksum of its payload, or `ProtocolError`."""
@@ -91,34 +87,33 @@ class Packet(Message):
         if len(packet) < _PAYLOAD_AT:
             raise ProtocolError(f"a packet begins with {_PAYLOAD_AT} bytes, this has {len(packet)}")
         self._size, self._place = _unpack_front(packet[:_FRONT_BYTES].tobytes())
-        header, crc = unpack_header(packet[_FRONT_BYTES:_PAYLOAD_AT].tobytes())
+        self._frames = packet[_FRONT_BYTES:_PAYLOAD_AT], packet[_PAYLOAD_AT:]
+        header, crc = super().header()
         if descriptors != (self._place == _MEMFD) and not (header.operation == Operation.ATTACH and descriptors == 1):
             raise ProtocolError(f"a packet with a payload at place {self._place} came with {descriptors} descriptors")
         return header, crc
 
-    def payload(self, header: Header, crc: int) -> memoryview:
-        """What belongs to this header. `ProtocolError` if it was damaged, `Refusal` if it cannot be had."""
-        end, size = self._end, self._size
+    def _has_checksum(self) -> bool:
+        return self._end.terms.checksums
+
+    def _content(self, header: Header) -> memoryview:
+        end, size, inline = self._end, self._size, self._frames[1]
         if size > end.max_frame_bytes:
             raise Refusal(Code.TOO_LARGE, f"a payload of {size} bytes; at most {end.max_frame_bytes} are taken")
         if self._place == _INLINE:
-            payload = self._packet[_PAYLOAD_AT:]
-            if len(payload) != size:
-                raise Refusal(Code.MALFORMED, f"a payload of {size} bytes was announced, {len(payload)} came")
-        elif len(self._packet) != _PAYLOAD_AT:
+            if len(inline) != size:
+                raise Refusal(Code.MALFORMED, f"a payload of {size} bytes was announced, {len(inline)} came")
+            return inline
+        if len(inline):
             raise Refusal(Code.MALFORMED, "a payload that lies elsewhere was announced, but the packet goes on")
-        elif self._place == _MEMFD:
-            payload = read_memfd(end.descriptors[0], size)
-        else:
-            slot = end.incoming(header.request)
-            if slot is None or size > len(slot):
-                raise Refusal(Code.MALFORMED, f"there is no slot with a payload of {size} bytes")
-            slot = slot[:size]
-            # An array that is not checked is looked at only where it was copied to.
-            payload = (slot.copy() if end.terms.checksums or not header.dtype else slot).data
-        if end.terms.checksums:
-            check_payload(payload, crc)
-        return payload
+        if self._place == _MEMFD:
+            return read_memfd(end.descriptors[0], size)
+        slot = end.incoming(header.request)
+        if slot is None or size > len(slot):
+            raise Refusal(Code.MALFORMED, f"there is no slot with a payload of {size} bytes")
+        slot = slot[:size]
+        # An array that is not checked is looked at only where it was copied to.
+        return (slot.copy() if end.terms.checksums or not header.dtype else slot).data
 
     def _check_whole(self) -> None:
         if not self._whole:
@@ -277,10 +272,6 @@ class UnixDealer(_End, Dealer):
         except BlockingIOError as error:
             raise TimeoutError from error
 
-    def end_interrupted(self) -> int:
-        """A packet is sent whole or not at all."""
-        return 0
-
     def receive(self) -> Message:
         """The next data message, or `TimeoutError` after a moment."""
         try:
@@ -322,15 +313,14 @@ class UnixDealer(_End, Dealer):
 class UnixRouter(_End, Router):
     """A server's end that listens at `address`, or `ConfigurationError`."""
 
-    def __init__(self, address: str, max_frame_bytes: int, *, idle_s: float, patience_s: float) -> None:
-        super().__init__(max_frame_bytes)
-        self._idle_s, self._patience_s = idle_s, patience_s
+    def __init__(self, address: str, how: Listening) -> None:
+        super().__init__(how.max_frame_bytes)
+        self._idle_s, self._patience_s = how.idle_s, how.patience_s
         self._path = _path_of(address)
         self._listener = _listening(address)
         self._connections: dict[int, socket.socket] = {}
         self._epoll = select.epoll()
         self._epoll.register(self._listener, select.EPOLLIN)
-        self._client: Hashable = None
 
     def agreed(self, hello: Mapping[str, Any], slots: int, *, checksums: bool) -> Terms:
         """What is made of the wishes of a client; `checksums`: whether this server insists on them."""
@@ -368,7 +358,7 @@ class UnixRouter(_End, Router):
     def attach(self, message: Message, terms: Terms) -> None:
         """The sender of this message is the client from now on. `Refusal` if it has not what was agreed."""
         self.detach()
-        self._client, self.terms = message.peer, terms
+        super().attach(message, terms)
         if len(self.descriptors) != bool(terms.slot_bytes):
             raise Refusal(
                 Code.CONFIGURATION,
@@ -379,7 +369,8 @@ class UnixRouter(_End, Router):
 
     def detach(self) -> None:
         """Nobody is the client."""
-        self._client, self._ring, self.terms = None, None, Terms()
+        super().detach()
+        self._ring = None
 
     def incoming(self, request: int) -> np.ndarray | None:
         """The slot with the payload of this request."""

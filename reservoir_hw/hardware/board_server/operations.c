@@ -3,7 +3,7 @@
 #include <stdio.h>
 #include <time.h>
 
-#include "state.h"
+#include "operations.h"
 
 /* Whether the device could not be brought to its safe state. */
 static int close_device(session *s)

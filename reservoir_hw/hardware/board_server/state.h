@@ -1,4 +1,4 @@
-/* What the parts of a session share: session.c, control.c and operations.c. */
+/* What the parts of a session share. session.c calls operations.c, and neither that nor control.c calls back. */
 #ifndef STATE_H
 #define STATE_H
 
@@ -61,11 +61,6 @@ int heard(session *s, uint64_t number, double at);
 
 void remember(connection *c, bytes peer);
 int is_from(const connection *c, bytes peer);
-
-/* Does what a request asks for: `answer` and `w` get the reply. 0, or the code of an error with its text in s->why. */
-int attend(session *s, const header *h, bytes payload, header *answer, writer *w);
-/* The safe state, if the device is open. */
-void release(session *s);
 
 /* ATTACH's answer. */
 void declare(writer *w, const declaration *d);

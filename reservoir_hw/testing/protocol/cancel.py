@@ -11,8 +11,7 @@ import numpy as np
 from reservoir_hw.testing.protocol import codec
 from reservoir_hw.testing.protocol.client import Client, Reply
 from reservoir_hw.testing.protocol.codec import Header
-from reservoir_hw.testing.protocol.device import Device
-from reservoir_hw.testing.protocol.order import lost
+from reservoir_hw.testing.protocol.device import Device, lost
 from reservoir_hw.testing.protocol.outcomes import Broken, NotOffered
 from reservoir_hw.testing.protocol.rules import Rules
 
@@ -30,18 +29,17 @@ def _cancel(client: Client, request: int) -> None:
     client.told("cancel", session=client.session, request=request)
 
 
-@RULES.rule(
+@RULES.in_session(
     "a request that is still on its way when it is cancelled gets error 15",
     page="This includes requests that are still on their way.",
 )
-def _(device: Device) -> None:
-    with device.session() as client:
-        client.reset()
-        _cancel(client, client.sent + 1)
-        error = client.failed(client.send_run(device.u()), codec.E_CANCELLED)
-        if error["state_lost"] is not True:
-            raise Broken(f"state_lost is {error['state_lost']!r}")
-        lost(client, device)
+def _(device: Device, client: Client) -> None:
+    client.reset()
+    _cancel(client, client.sent + 1)
+    error = client.failed(client.send_run(device.u()), codec.E_CANCELLED)
+    if error["state_lost"] is not True:
+        raise Broken(f"state_lost is {error['state_lost']!r}")
+    lost(client, device)
 
 
 def _several(device: Device) -> list[np.ndarray]:
@@ -105,23 +103,21 @@ def _(device: Device) -> None:
         pass
 
 
-@RULES.rule("a request after the last one that is cancelled is not cancelled", page=ALL)
-def _(device: Device) -> None:
-    with device.session() as client:
-        client.reset()
-        _cancel(client, client.sent)
-        client.run(device.u())
-        _cancel(client, client.sent + 1)
-        client.refused(codec.RESET, codec.E_CANCELLED, batch=1)
-        client.from_rest(device.u())
+@RULES.in_session("a request after the last one that is cancelled is not cancelled", page=ALL)
+def _(device: Device, client: Client) -> None:
+    client.reset()
+    _cancel(client, client.sent)
+    client.run(device.u())
+    _cancel(client, client.sent + 1)
+    client.refused(codec.RESET, codec.E_CANCELLED, batch=1)
+    client.from_rest(device.u())
 
 
-@RULES.rule("cancel of what is done changes nothing", page=ALL)
-def _(device: Device) -> None:
+@RULES.in_session("cancel of what is done changes nothing", page=ALL)
+def _(device: Device, client: Client) -> None:
     device.must_be_held()
-    with device.session() as client:
-        u = device.u()
-        client.from_rest(u)
-        for request in (0, 1, client.sent):
-            _cancel(client, request)
-        client.run(u, step=u.shape[1])
+    u = device.u()
+    client.from_rest(u)
+    for request in (0, 1, client.sent):
+        _cancel(client, request)
+    client.run(u, step=u.shape[1])

@@ -15,7 +15,7 @@ import zmq
 from reservoir_hw.testing.protocol import codec
 from reservoir_hw.testing.protocol.codec import Header
 from reservoir_hw.testing.protocol.line import Line
-from reservoir_hw.testing.protocol.outcomes import Broken, Hangs, NotOffered, NotThePage
+from reservoir_hw.testing.protocol.outcomes import Broken, Hangs, NotThePage
 from reservoir_hw.testing.protocol.spec import fitting, is_number
 
 ANSWERS = {"hello": "welcome", "ping": "pong", "status": "status", "cancel": "ok", "goodbye": "ok", "release": "ok"}
@@ -467,12 +467,6 @@ def _is_encoding(entry: Any) -> bool:
         and is_number(entry[1])
         and entry[1] > 0
     )
-
-
-def offered(spec: Mapping[str, Any], name: str) -> None:
-    """Raise `NotOffered` unless the spec says that the device has it."""
-    if not spec.get(name):
-        raise NotOffered(f"the device declares {name}: false")
 
 
 def repeat(seconds: float, pause: float, look: Callable[[], bool]) -> bool:

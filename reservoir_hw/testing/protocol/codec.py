@@ -108,27 +108,10 @@ def unpack_header(frame: bytes) -> tuple[Header, int]:
         raise NotThePage(f"a header of {len(frame)} bytes")
     if crc32c(frame[:76]) != int.from_bytes(frame[76:], "little"):
         raise NotThePage("checksum of the header")
-    (
-        magic,
-        version,
-        operation,
-        flags,
-        session,
-        request,
-        step,
-        batch,
-        steps,
-        width,
-        dtype,
-        zeros,
-        scale,
-        time,
-        period,
-        crc,
-    ) = HEADER.unpack(frame[:76])
+    magic, version, operation, flags, *numbers, zeros, scale, time, period, crc = HEADER.unpack(frame[:76])
     if magic != b"RHWD" or version != VERSION or zeros != bytes(3):
         raise NotThePage(f"header {frame.hex()}")
-    return Header(operation, session, request, step, batch, steps, width, dtype, scale, time, period, flags), crc
+    return Header(operation, *numbers, scale=scale, time=time, period=period, flags=flags), crc
 
 
 def unpack_data(frames: list[bytes]) -> tuple[Header, bytes]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import random
 import struct
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import msgpack
@@ -13,8 +12,7 @@ import numpy as np
 
 from reservoir_hw.testing.protocol import codec
 from reservoir_hw.testing.protocol.client import Client, repeat
-from reservoir_hw.testing.protocol.device import Device
-from reservoir_hw.testing.protocol.order import lost
+from reservoir_hw.testing.protocol.device import Device, lost
 from reservoir_hw.testing.protocol.outcomes import Broken, NotOffered
 from reservoir_hw.testing.protocol.rules import Rules
 
@@ -78,7 +76,7 @@ def _dropped(device: Device, *, frames: list[bytes]) -> None:
 
 
 for _title, _frames in DROP.items():
-    CONTROL.rule(f"{_title}: dropped", page=DROPPED)(partial(_dropped, frames=_frames))
+    CONTROL.add(f"{_title}: dropped", DROPPED, _dropped, frames=_frames)
 
 
 @CONTROL.rule("a map without id: dropped", page="A map without `op` or `id` is dropped.")
@@ -150,7 +148,7 @@ def _untrusted(device: Device, *, spoil: Callable[[list[bytes]], list[bytes]]) -
 
 
 for _title, (_page, _spoil) in SPOIL.items():
-    DATA.rule(f"{_title}: error 4 with request 0, not counted", page=_page)(partial(_untrusted, spoil=_spoil))
+    DATA.add(f"{_title}: error 4 with request 0, not counted", _page, _untrusted, spoil=_spoil)
 
 
 @DATA.rule(f"{FUZZED} messages at random: error 4 with request 0, and the session goes on", page=UNTRUSTED)
@@ -174,15 +172,13 @@ def _(device: Device) -> None:
         client.run(u)
 
 
-def _bad_payload(
-    device: Device, *, code: int, payload: Callable[[bytes], bytes], sealed: bool, large: bool = False
-) -> None:
+def _bad_payload(device: Device, *, code: int, payload: Callable[[bytes], bytes], large: bool = False) -> None:
     with device.session() as client:
         u = _large(device) if large else device.u()
         client.reset()
         header, good = client.head_of_run(u), u.tobytes()
         bad = payload(good)
-        frames = codec.pack_data(header, bad if sealed else good)
+        frames = codec.pack_data(header, good if code == codec.E_CHECKSUM else bad)
         client.send_raw([frames[0], bad])
         client.sent += 1
         error = client.failed(header, code)
@@ -203,27 +199,33 @@ def _large(device: Device) -> np.ndarray:
     return np.zeros((1, max(1, size // (inputs * number.itemsize)), inputs), number)
 
 
-for _title, _payload in {
-    "a bit of the payload turned": lambda good: bytes([good[0] ^ 1]) + good[1:],
-    "the last byte of the payload changed": _last_byte_changed,
-    "the payload cut": lambda good: good[:-1],
-    "an empty payload": lambda good: b"",
-}.items():
-    DATA.rule(f"{_title}: error 5, and the state is lost", page="checksum: the payload was damaged on its way")(
-        partial(_bad_payload, code=codec.E_CHECKSUM, payload=_payload, sealed=False)
+for _title, _payload, _is_large in (
+    ("a bit of the payload turned", lambda good: bytes([good[0] ^ 1]) + good[1:], False),
+    ("the last byte of the payload changed", _last_byte_changed, False),
+    ("the payload cut", lambda good: good[:-1], False),
+    ("an empty payload", lambda good: b"", False),
+    ("the last byte of a large payload changed", _last_byte_changed, True),
+):
+    DATA.add(
+        f"{_title}: error 5, and the state is lost",
+        "checksum: the payload was damaged on its way",
+        _bad_payload,
+        code=codec.E_CHECKSUM,
+        payload=_payload,
+        large=_is_large,
     )
-DATA.rule(
-    "the last byte of a large payload changed: error 5, and the state is lost",
-    page="checksum: the payload was damaged on its way",
-)(partial(_bad_payload, code=codec.E_CHECKSUM, payload=_last_byte_changed, sealed=False, large=True))
 for _title, _payload in {
     "one byte too few": lambda good: good[:-1],
     "one byte too many": lambda good: good + b"\0",
     "no payload": lambda good: b"",
 }.items():
-    DATA.rule(
-        f"RUN with {_title}, checksum right: error 4, and the state is lost", page="Its length must be exactly that."
-    )(partial(_bad_payload, code=codec.E_MALFORMED, payload=_payload, sealed=True))
+    DATA.add(
+        f"RUN with {_title}, checksum right: error 4, and the state is lost",
+        "Its length must be exactly that.",
+        _bad_payload,
+        code=codec.E_MALFORMED,
+        payload=_payload,
+    )
 
 
 @DATA.rule(
@@ -282,6 +284,7 @@ SWITCHES = {
     codec.RESTORE: "snapshot",
     codec.TRANSITION: "settable",
     codec.UPLOAD: "programmable",
+    codec.READOUT: "readout",
 }
 
 
@@ -309,27 +312,16 @@ def _good(device: Device, client: Client, operation: int) -> tuple[dict[str, Any
     return {}, b""
 
 
-def _must_be_offered(device: Device, operation: int) -> None:
-    switch = SWITCHES.get(operation)
-    if switch is not None and not device.spec.get(switch):
-        raise NotOffered(f"the device declares {switch}: false")
-    if operation == codec.READOUT and not device.declaration.get("readout"):
-        raise NotOffered("the device declares readout: false")
-
-
 def _odd_fields(device: Device, *, operation: int) -> None:
-    _must_be_offered(device, operation)
+    if operation in SWITCHES:
+        device.must_offer(SWITCHES[operation])
     name, named = NAMED[operation]
     for field, value in ODD.items():
         if field in named:
             continue
         if operation == codec.ATTACH:
-            with device.client() as client:
-                device.welcomed(client)
-                try:
-                    _malformed(client, name, field, operation, b"", **{field: value})
-                finally:
-                    client.leave()
+            with device.let_in() as client:
+                _malformed(client, name, field, operation, b"", **{field: value})
             continue
         with device.session() as client:
             fields, payload = _good(device, client, operation)
@@ -344,19 +336,13 @@ def _malformed(client: Client, name: str, what: str, operation: int, payload: by
 
 
 for _operation, (_name, _named) in NAMED.items():
-    FIELDS.rule(f"{_name} with a field that it does not name gets error 4", page=UNNAMED)(
-        partial(_odd_fields, operation=_operation)
-    )
+    FIELDS.add(f"{_name} with a field that it does not name gets error 4", UNNAMED, _odd_fields, operation=_operation)
 
 
 @FIELDS.rule("ATTACH, RESET and SNAPSHOT with a payload get error 4", page=UNNAMED)
 def _(device: Device) -> None:
-    with device.client() as client:
-        device.welcomed(client)
-        try:
-            _malformed(client, "ATTACH", "a payload", codec.ATTACH, b"x")
-        finally:
-            client.leave()
+    with device.let_in() as client:
+        _malformed(client, "ATTACH", "a payload", codec.ATTACH, b"x")
     with device.session() as client:
         _malformed(client, "RESET", "a payload", codec.RESET, b"x", batch=1)
         client.from_rest(device.u())
@@ -373,7 +359,8 @@ def _(device: Device) -> None:
 
 
 def _other_encoding(device: Device, *, operation: int) -> None:
-    _must_be_offered(device, operation)
+    if operation in SWITCHES:
+        device.must_offer(SWITCHES[operation])
     name, _ = NAMED[operation]
     with device.session() as client:
         fields, payload = _good(device, client, operation)
@@ -392,6 +379,9 @@ def _other_encoding(device: Device, *, operation: int) -> None:
 
 
 for _operation in (codec.RUN, codec.TRANSITION):
-    FIELDS.rule(f"{NAMED[_operation][0]} with another dtype or scale gets error 4", page=ENCODING)(
-        partial(_other_encoding, operation=_operation)
+    FIELDS.add(
+        f"{NAMED[_operation][0]} with another dtype or scale gets error 4",
+        ENCODING,
+        _other_encoding,
+        operation=_operation,
     )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from functools import partial
 
 import numpy as np
 
@@ -17,69 +16,66 @@ from reservoir_hw.testing.protocol.spec import SPEC, is_number
 
 RULES = Rules("declaration")
 
+IN_RANGE = "input range: not finite, or outside `input_range`"
 IDENTITY_TEXTS = ("vendor", "model", "serial", "firmware", "content", "fingerprint")
 
 
-@RULES.rule(
+@RULES.in_session(
     "the required keys are there, and have the right types",
     page="ATTACH answers with a map. Only these may be missing in it: `readout` and `finite`, which are then false, "
     "`whole_run_bytes`, which is then 0, and `settings`, `tolerances`, `label` and `provenance`, which are then empty.",
 )
-def _(device: Device) -> None:
-    with device.session() as client:
-        declaration = client.declaration
-        if not isinstance(declaration.get("chunked"), bool):
-            raise Broken(f"chunked is {declaration.get('chunked')!r}")
-        for name in ("readout", "finite"):
-            if not isinstance(declaration.get(name, False), bool):
-                raise Broken(f"{name} is {declaration[name]!r}")
-        if type(declaration.get("whole_run_bytes", 0)) is not int or declaration.get("whole_run_bytes", 0) < 0:
-            raise Broken(f"whole_run_bytes is {declaration['whole_run_bytes']!r}")
-        if not isinstance(declaration.get("label", ""), str) or not isinstance(declaration.get("provenance", {}), dict):
-            raise Broken("label is no text, or provenance no map")
-        settings, tolerances = declaration.get("settings", {}), declaration.get("tolerances", {})
-        if not isinstance(settings, dict) or not isinstance(tolerances, dict):
-            raise Broken("settings or tolerances are no maps")
-        if not set(tolerances) <= set(settings) or not all(map(is_number, tolerances.values())):
-            raise Broken(f"tolerances {tolerances} are no numbers for the settings {sorted(settings)}")
+def _(_: Device, client: Client) -> None:
+    declaration = client.declaration
+    if not isinstance(declaration.get("chunked"), bool):
+        raise Broken(f"chunked is {declaration.get('chunked')!r}")
+    for name in ("readout", "finite"):
+        if not isinstance(declaration.get(name, False), bool):
+            raise Broken(f"{name} is {declaration[name]!r}")
+    if type(declaration.get("whole_run_bytes", 0)) is not int or declaration.get("whole_run_bytes", 0) < 0:
+        raise Broken(f"whole_run_bytes is {declaration['whole_run_bytes']!r}")
+    if not isinstance(declaration.get("label", ""), str) or not isinstance(declaration.get("provenance", {}), dict):
+        raise Broken("label is no text, or provenance no map")
+    settings, tolerances = declaration.get("settings", {}), declaration.get("tolerances", {})
+    if not isinstance(settings, dict) or not isinstance(tolerances, dict):
+        raise Broken("settings or tolerances are no maps")
+    if not set(tolerances) <= set(settings) or not all(map(is_number, tolerances.values())):
+        raise Broken(f"tolerances {tolerances} are no numbers for the settings {sorted(settings)}")
 
 
-@RULES.rule(
+@RULES.in_session(
     "the encodings of inputs and states are dtypes of the table, floats with scale 1",
     page="`[dtype, scale]` of RUN's requests and replies, dtype as in the header",
 )
-def _(device: Device) -> None:
-    with device.session() as client:
-        for name in ("inputs", "states"):
-            dtype, scale = client.declaration[name]
-            if not is_number(scale) or (dtype in (codec.F4, codec.F8) and scale != 1):
-                raise Broken(f"{name} are [{dtype}, {scale}]")
+def _(_: Device, client: Client) -> None:
+    for name in ("inputs", "states"):
+        dtype, scale = client.declaration[name]
+        if not is_number(scale) or (dtype in (codec.F4, codec.F8) and scale != 1):
+            raise Broken(f"{name} are [{dtype}, {scale}]")
 
 
-@RULES.rule(
+@RULES.in_session(
     "the spec has widths and an identity",
     page="Only `inputs`, `nodes` and `identity` (with `vendor`, `model`, `simulated`) are required.",
 )
-def _(device: Device) -> None:
-    with device.session() as client:
-        identity = client.spec.get("identity")
-        if not isinstance(identity, dict):
-            raise Broken(f"identity is {identity!r}")
-        missing = [name for name in ("vendor", "model", "simulated") if name not in identity]
-        if missing:
-            raise Broken(f"identity lacks {', '.join(missing)}")
-        odd = [name for name in IDENTITY_TEXTS if not isinstance(identity.get(name, ""), str)]
-        if odd or not isinstance(identity["simulated"], bool):
-            raise Broken(f"identity has no texts, or simulated is not true or false: {identity}")
+def _(_: Device, client: Client) -> None:
+    identity = client.spec.get("identity")
+    if not isinstance(identity, dict):
+        raise Broken(f"identity is {identity!r}")
+    missing = [name for name in ("vendor", "model", "simulated") if name not in identity]
+    if missing:
+        raise Broken(f"identity lacks {', '.join(missing)}")
+    odd = [name for name in IDENTITY_TEXTS if not isinstance(identity.get(name, ""), str)]
+    if odd or not isinstance(identity["simulated"], bool):
+        raise Broken(f"identity has no texts, or simulated is not true or false: {identity}")
 
 
-@RULES.rule("what else the spec says is of the right type", page="| key of `spec` | |")
-def _(device: Device) -> None:
-    with device.session() as client:
-        spec = client.declaration["spec"]
-        for name, (due, fits) in SPEC.items():
-            if name in spec and not fits(spec[name]):
-                raise Broken(f"{name} is {spec[name]!r}, not {due}")
+@RULES.in_session("what else the spec says is of the right type", page="| key of `spec` | |")
+def _(_: Device, client: Client) -> None:
+    spec = client.declaration["spec"]
+    for name, (due, fits) in SPEC.items():
+        if name in spec and not fits(spec[name]):
+            raise Broken(f"{name} is {spec[name]!r}, not {due}")
 
 
 @RULES.rule("one step goes into a frame", page=ONE_STEP)
@@ -102,16 +98,15 @@ def _(device: Device) -> None:
             raise Broken(f"first {first}, then {second}")
 
 
-@RULES.rule(
+@RULES.in_session(
     "deterministic: the same inputs after RESET give the same states",
     page="whether the same inputs after RESET give the same states",
 )
-def _(device: Device) -> None:
+def _(device: Device, client: Client) -> None:
     device.must_be_deterministic()
-    with device.session() as client:
-        u = device.u()
-        first = client.from_rest(u)
-        same(first, client.from_rest(u), "the same RUN after RESET, twice")
+    u = device.u()
+    first = client.from_rest(u)
+    same(first, client.from_rest(u), "the same RUN after RESET, twice")
 
 
 @RULES.rule("states lie in state_range", page="`input_range`, `state_range`")
@@ -127,7 +122,7 @@ def _(device: Device) -> None:
             raise Broken(f"states from {states.min():g} to {states.max():g} outside [{low:g}, {high:g}]")
 
 
-@RULES.rule("an input outside input_range gets error 8", page="input range: not finite, or outside `input_range`")
+@RULES.rule("an input outside input_range gets error 8", page=IN_RANGE)
 def _(device: Device) -> None:
     _must_have_range(device)
     outside = device.outside_range()
@@ -153,17 +148,16 @@ def _out_of_range(device: Device, client: Client, number: np.ndarray) -> None:
         client.failed(client.send_run(u), codec.E_RANGE)
 
 
-@RULES.rule(
+@RULES.in_session(
     "the ends of input_range are taken",
-    page="input range: not finite, or outside `input_range`",
+    page=IN_RANGE,
 )
-def _(device: Device) -> None:
+def _(device: Device, client: Client) -> None:
     _must_have_range(device)
-    with device.session() as client:
-        u = device.u(steps=2)
-        for t, end in enumerate(device.ends_of_range()[: u.shape[1]]):
-            u[:, t] = end
-        client.from_rest(u)
+    u = device.u(steps=2)
+    for t, end in enumerate(device.ends_of_range()[: u.shape[1]]):
+        u[:, t] = end
+    client.from_rest(u)
 
 
 def _not_finite(device: Device, *, value: float) -> None:
@@ -175,9 +169,7 @@ def _not_finite(device: Device, *, value: float) -> None:
 
 
 for _name, _value in (("NaN", math.nan), ("infinity", math.inf)):
-    RULES.rule(f"{_name} as an input gets error 8", page="input range: not finite, or outside `input_range`")(
-        partial(_not_finite, value=_value)
-    )
+    RULES.add(f"{_name} as an input gets error 8", IN_RANGE, _not_finite, value=_value)
 
 
 @RULES.rule("max_batch sequences are driven at once", page="sequences driven at once; nil: any number.")
@@ -242,7 +234,7 @@ NOT_BY_THIS = (
 
 
 def _undeclared(device: Device, *, name: str, ask: Callable[[Device, Client], None]) -> None:
-    if device.declaration.get(name) if name == "readout" else device.spec.get(name):
+    if device.offers(name):
         raise NotOffered(f"the device declares {name}: true")
     with device.session() as client:
         ask(device, client)
@@ -282,6 +274,4 @@ for _name, _operations, _ask in (
     ("programmable", "UPLOAD", _upload),
     ("readout", "READOUT", _readout),
 ):
-    RULES.rule(f"{_name}: false refuses {_operations} with error 10", page=NOT_BY_THIS)(
-        partial(_undeclared, name=_name, ask=_ask)
-    )
+    RULES.add(f"{_name}: false refuses {_operations} with error 10", NOT_BY_THIS, _undeclared, name=_name, ask=_ask)

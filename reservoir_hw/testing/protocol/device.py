@@ -132,10 +132,17 @@ class Device(Line):
     @contextlib.contextmanager
     def session(self, name: str = "check") -> Iterator[Client]:
         """A client that has the device, at rest. It leaves at the end, whatever happens."""
+        with self.let_in(name) as client:
+            client.attach()
+            yield client
+
+    @contextlib.contextmanager
+    def let_in(self, name: str = "check", **terms: Any) -> Iterator[Client]:
+        """A client that has asked for the device with these terms, and was let in. It leaves at the end."""
         with self.client(name) as client:
+            client.terms = terms
             self.welcomed(client)
             try:
-                client.attach()
                 yield client
             finally:
                 last = self.last
@@ -180,6 +187,15 @@ class Device(Line):
         """Raise `NotOffered` unless runs can be compared with each other."""
         if not self.spec.get("deterministic"):
             raise NotOffered("the device does not declare deterministic: no two runs can be compared")
+
+    def offers(self, name: str) -> bool:
+        """Whether the device declares that it has this: a key of the spec that is true or false, or `readout`."""
+        return bool((self.declaration if name == "readout" else self.spec).get(name))
+
+    def must_offer(self, name: str) -> None:
+        """Raise `NotOffered` unless the device declares that it has this."""
+        if not self.offers(name):
+            raise NotOffered(f"the device declares {name}: false")
 
     def must_be_held(self) -> None:
         """Raise `NotOffered` unless one RUN can go on from another."""
@@ -322,6 +338,12 @@ class Device(Line):
                 if number + 1 < len(runs):
                     sent.append(client.send(client.head(codec.RESET, batch=1)))
         return sent
+
+
+def lost(client: Client, device: Device) -> None:
+    """The state must be lost now, until RESET."""
+    client.failed(client.send_run(device.u()), codec.E_STATE_LOST)
+    client.from_rest(device.u())
 
 
 def same(first: np.ndarray, second: np.ndarray, what: str) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 from reservoir_hw.testing.protocol import codec
@@ -29,44 +28,37 @@ NOT_DONE = "| anything that cannot be done | `error`: `code`, `text` |"
 BUSY = "While the device is held, another `hello` gets error 2 (busy), whose text names the holder."
 
 
-def _let_in(device: Device, client: Client) -> None:
-    device.welcomed(client)
-
-
-@RULES.rule(
+@RULES.in_session(
     "welcome has all fields",
     page="`welcome`, all required but the last two: `version`, `session` (unsigned 64 bit, not 0), `lease_s`, "
     "`credits`, `max_frame_bytes`, `server` (text), `device` (text)",
 )
-def _(device: Device) -> None:
-    with device.session() as client:
-        welcome = client.welcome
-        for name, kind in WELCOME.items():
-            value: Any = welcome.get(name)
-            if not isinstance(value, kind) or isinstance(value, bool) or not value > 0:
-                raise Broken(f"{name} is {value!r}")
-        if not welcome["session"] < 1 << 64:
-            raise Broken(f"session is {welcome['session']}")
-        for name in ("server", "device"):
-            if not isinstance(welcome.get(name, ""), str):
-                raise Broken(f"{name} is {welcome[name]!r}, not text")
+def _(_: Device, client: Client) -> None:
+    welcome = client.welcome
+    for name, kind in WELCOME.items():
+        value: Any = welcome.get(name)
+        if not isinstance(value, kind) or isinstance(value, bool) or not value > 0:
+            raise Broken(f"{name} is {value!r}")
+    if not welcome["session"] < 1 << 64:
+        raise Broken(f"session is {welcome['session']}")
+    for name in ("server", "device"):
+        if not isinstance(welcome.get(name, ""), str):
+            raise Broken(f"{name} is {welcome[name]!r}, not text")
 
 
-@RULES.rule("a session lies below 2^53", page="**Sessions** that a device gives lie below 2^53")
-def _(device: Device) -> None:
-    with device.session() as client:
-        if client.session >= 1 << 53:
-            raise Broken(f"session {client.session}")
+@RULES.in_session("a session lies below 2^53", page="**Sessions** that a device gives lie below 2^53")
+def _(_: Device, client: Client) -> None:
+    if client.session >= 1 << 53:
+        raise Broken(f"session {client.session}")
 
 
-@RULES.rule("the same hello again gets the same welcome", page=SAME)
-def _(device: Device) -> None:
-    with device.session() as client:
-        first = client.welcome
-        again = client.hello()
-        if {**again, "id": 0} != {**first, "id": 0}:
-            raise Broken(f"first {first}, then {again}")
-        client.reset()
+@RULES.in_session("the same hello again gets the same welcome", page=SAME)
+def _(_: Device, client: Client) -> None:
+    first = client.welcome
+    again = client.hello()
+    if {**again, "id": 0} != {**first, "id": 0}:
+        raise Broken(f"first {first}, then {again}")
+    client.reset()
 
 
 @RULES.rule("another client gets error 2, and hears who has the device", page=BUSY)
@@ -97,9 +89,8 @@ def _turned_down(client: Client) -> str:
 
 @RULES.rule("the highest version of both is chosen", page="The device chooses the highest version that both know.")
 def _(device: Device) -> None:
-    with device.client() as client:
-        _let_in(device, client)
-        client.leave()
+    with device.let_in():
+        """Version 1 alone."""
     with device.client() as client:
         answer = client.hello([1, 250])
         client.leave()
@@ -137,7 +128,7 @@ def _incomplete(device: Device, *, without: str) -> None:
 
 
 for _field in ("versions", "client", "nonce"):
-    RULES.rule(f"hello without {_field} gets error 4", page=LACKS)(partial(_incomplete, without=_field))
+    RULES.add(f"hello without {_field} gets error 4", LACKS, _incomplete, without=_field)
 
 
 @RULES.rule("a nonce has 16 bytes, else error 4", page="`nonce` (exactly 16 random bytes)")
@@ -160,13 +151,12 @@ def _(device: Device) -> None:
         client.reset()
 
 
-@RULES.rule("ping, cancel and goodbye without their fields get error 4", page=LACKS)
-def _(device: Device) -> None:
-    with device.session() as client:
-        client.turned_down("ping", codec.E_MALFORMED)
-        client.turned_down("cancel", codec.E_MALFORMED, session=client.session)
-        client.turned_down("cancel", codec.E_MALFORMED, request=1)
-        client.turned_down("goodbye", codec.E_MALFORMED)
+@RULES.in_session("ping, cancel and goodbye without their fields get error 4", page=LACKS)
+def _(_: Device, client: Client) -> None:
+    client.turned_down("ping", codec.E_MALFORMED)
+    client.turned_down("cancel", codec.E_MALFORMED, session=client.session)
+    client.turned_down("cancel", codec.E_MALFORMED, request=1)
+    client.turned_down("goodbye", codec.E_MALFORMED)
 
 
 @RULES.rule("an op that is not listed gets error 4", page="So does an `op` that is not listed.")
@@ -283,9 +273,8 @@ DISTURBANCES: dict[str, tuple[str, Callable[[Client, Client], object]]] = {
     "control messages that cannot be done leave": (NOT_DONE, _not_done),
 }
 for _what, (_page, _disturb) in DISTURBANCES.items():
-    RULES.rule(f"{_what} the state of the holder alone", page=_page)(
-        partial(_left_alone, disturb=_disturb, what=_what.rpartition(" ")[0])
-    )
+    what = _what.rpartition(" ")[0]
+    RULES.add(f"{_what} the state of the holder alone", _page, _left_alone, disturb=_disturb, what=what)
 
 
 @RULES.rule(
@@ -297,17 +286,16 @@ def _(device: Device) -> None:
         client.turned_down("release", codec.E_CONFIGURATION)
 
 
-@RULES.rule(
+@RULES.in_session(
     "after goodbye the session is void, and the device free",
     page="When the lease ends, by `goodbye` or by silence, the device goes to its safe state and the session is void.",
 )
-def _(device: Device) -> None:
-    with device.session() as client:
-        client.goodbye()
-        if client.ping()["valid"]:
-            raise Broken("the session is still valid")
-        client.turned_down("goodbye", codec.E_NO_SESSION, session=client.session)
-        client.refused(codec.RESET, codec.E_NO_SESSION, batch=1)
-        with device.session() as second:
-            if second.session == client.session:
-                raise Broken(f"the next client has the same session {second.session}")
+def _(device: Device, client: Client) -> None:
+    client.goodbye()
+    if client.ping()["valid"]:
+        raise Broken("the session is still valid")
+    client.turned_down("goodbye", codec.E_NO_SESSION, session=client.session)
+    client.refused(codec.RESET, codec.E_NO_SESSION, batch=1)
+    with device.session() as second:
+        if second.session == client.session:
+            raise Broken(f"the next client has the same session {second.session}")

@@ -55,19 +55,18 @@ def _at_rest(device: Device, states: np.ndarray) -> None:
         same(states, client.run(device.u()), "a RUN after ATTACH, before and after another client")
 
 
-@RULES.rule(
+@RULES.in_session(
     "messages on either socket hold the device",
     page="The client holds it as long as a message of the session arrives, on either socket, at least every `lease_s` "
     "seconds.",
 )
-def _(device: Device) -> None:
-    with device.session() as client:
-        _wait(device, WITHIN)
-        _holds(client, "after hello")
-        _wait(device, WITHIN)
-        client.reset()
-        _wait(device, WITHIN)
-        _holds(client, "after a request")
+def _(device: Device, client: Client) -> None:
+    _wait(device, WITHIN)
+    _holds(client, "after hello")
+    _wait(device, WITHIN)
+    client.reset()
+    _wait(device, WITHIN)
+    _holds(client, "after a request")
 
 
 def _holds(client: Client, when: str) -> None:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import partial
 from typing import Any
 
 import numpy as np
 
 from reservoir_hw.testing.protocol import codec
-from reservoir_hw.testing.protocol.client import Client, offered
+from reservoir_hw.testing.protocol.client import Client
 from reservoir_hw.testing.protocol.device import Device, close, same
 from reservoir_hw.testing.protocol.outcomes import Broken, NotOffered
 from reservoir_hw.testing.protocol.rules import HELD, Rules
@@ -24,33 +23,32 @@ KEPT = "A readout is kept until UPLOAD or the end of the session."
 NOBODYS = codec.pack_named({"nobody's": np.zeros((1, 3), "f4")})
 
 
-@RULES.rule(
+@RULES.in_session(
     "ATTACH leaves one sequence at rest, at step 0",
     page="It binds the session to the connection from which it came, and brings the device to rest for one sequence.",
 )
-def _(device: Device) -> None:
+def _(device: Device, client: Client) -> None:
     device.must_be_deterministic()
-    with device.session() as client:
-        u = device.u()
-        attached = client.run(u)
-        same(attached, client.from_rest(u), "the same RUN after ATTACH and after RESET")
+    u = device.u()
+    attached = client.run(u)
+    same(attached, client.from_rest(u), "the same RUN after ATTACH and after RESET")
 
 
-@RULES.rule("RESET brings to rest, at step 0", page="RESET sets the count to 0, RESTORE to the step in its header")
-def _(device: Device) -> None:
+@RULES.in_session(
+    "RESET brings to rest, at step 0", page="RESET sets the count to 0, RESTORE to the step in its header"
+)
+def _(device: Device, client: Client) -> None:
     device.must_be_deterministic()
-    with device.session() as client:
-        u = device.u()
-        first = client.from_rest(u)
-        client.from_rest(device.u(seed=2))
-        same(first, client.from_rest(u), "the same RUN after RESET, with another RUN in between")
+    u = device.u()
+    first = client.from_rest(u)
+    client.from_rest(device.u(seed=2))
+    same(first, client.from_rest(u), "the same RUN after RESET, with another RUN in between")
 
 
-@RULES.rule("RESET to no sequence gets error 7", page=SHAPE)
-def _(device: Device) -> None:
-    with device.session() as client:
-        client.refused(codec.RESET, codec.E_SHAPE, batch=0)
-        client.from_rest(device.u())
+@RULES.in_session("RESET to no sequence gets error 7", page=SHAPE)
+def _(device: Device, client: Client) -> None:
+    client.refused(codec.RESET, codec.E_SHAPE, batch=0)
+    client.from_rest(device.u())
 
 
 def _wrong_shape(device: Device, *, batch: int = 0, steps: int = 0, width: int = 0) -> None:
@@ -69,22 +67,21 @@ for _title, _more in (
     ("one input more", {"width": 1}),
     ("one input fewer", {"width": -1}),
 ):
-    RULES.rule(f"RUN of {_title} gets error 7", page=SHAPE)(partial(_wrong_shape, **_more))
+    RULES.add(f"RUN of {_title} gets error 7", SHAPE, _wrong_shape, **_more)
 
 
-@RULES.rule(
+@RULES.in_session(
     "after a refusal that loses nothing the state is kept",
     page="`state_lost` says whether the state is lost now, after this error.",
 )
-def _(device: Device) -> None:
-    with device.session() as client:
+def _(device: Device, client: Client) -> None:
 
-        def refused(step: int) -> None:
-            for error in _refusals(device, client, step):
-                if error["state_lost"] is not False:
-                    raise Broken(f"state_lost is {error['state_lost']!r} after error {error['code']}")
+    def refused(step: int) -> None:
+        for error in _refusals(device, client, step):
+            if error["state_lost"] is not False:
+                raise Broken(f"state_lost is {error['state_lost']!r} after error {error['code']}")
 
-        device.must_keep_state(client, refused, "refused requests")
+    device.must_keep_state(client, refused, "refused requests")
 
 
 def _refusals(device: Device, client: Client, step: int) -> Iterator[dict[str, Any]]:
@@ -108,31 +105,29 @@ def _refusals(device: Device, client: Client, step: int) -> Iterator[dict[str, A
         yield client.refused(codec.READOUT, codec.E_CONFIGURATION, payload=codec.pack_named(unfit))
 
 
-@RULES.rule(
+@RULES.in_session(
     "an error where nothing was driven has the step that is due",
     page="Where nothing was driven, it is the step that is due.",
 )
-def _(device: Device) -> None:
-    with device.session() as client:
-        u = device.u()
-        step = 0
-        if device.is_held:
-            client.run(u)
-            step = u.shape[1]
-        error = client.refused(codec.RESET, codec.E_SHAPE, batch=0)
-        if error["step"] != step:
-            raise Broken(f"the error has step {error['step']}, step {step} is due")
+def _(device: Device, client: Client) -> None:
+    u = device.u()
+    step = 0
+    if device.is_held:
+        client.run(u)
+        step = u.shape[1]
+    error = client.refused(codec.RESET, codec.E_SHAPE, batch=0)
+    if error["step"] != step:
+        raise Broken(f"the error has step {error['step']}, step {step} is due")
 
 
-@RULES.rule(
+@RULES.in_session(
     "an operation that is not in the table gets error 10",
     page="not supported: no such operation, or not by this device",
 )
-def _(device: Device) -> None:
-    with device.session() as client:
-        for operation in (0x00, 0x7F):
-            client.refused(operation, codec.E_NOT_SUPPORTED)
-        client.from_rest(device.u())
+def _(device: Device, client: Client) -> None:
+    for operation in (0x00, 0x7F):
+        client.refused(operation, codec.E_NOT_SUPPORTED)
+    client.from_rest(device.u())
 
 
 # ---- SNAPSHOT and RESTORE ---------------------------------------------------------------------------
@@ -146,71 +141,66 @@ def _snapshot(client: Client) -> dict[str, np.ndarray]:
     return arrays
 
 
-@RULES.rule("SNAPSHOT answers with named arrays, and changes nothing", page=NAMED_ARRAYS)
-def _(device: Device) -> None:
-    offered(device.spec, "snapshot")
+@RULES.in_session("SNAPSHOT answers with named arrays, and changes nothing", page=NAMED_ARRAYS)
+def _(device: Device, client: Client) -> None:
+    device.must_offer("snapshot")
     device.must_be_held()
-    with device.session() as client:
-        device.must_keep_state(client, lambda _: _snapshot(client), "SNAPSHOT")
+    device.must_keep_state(client, lambda _: _snapshot(client), "SNAPSHOT")
 
 
-@RULES.rule(
+@RULES.in_session(
     "RESTORE brings a state back, with the step in its header",
     page="batch, step; msgpack: named arrays, the first axis of each has batch rows",
 )
-def _(device: Device) -> None:
-    offered(device.spec, "snapshot")
+def _(device: Device, client: Client) -> None:
+    device.must_offer("snapshot")
     device.must_be_held()
-    with device.session() as client:
-        batch = device.batch(2)
-        u = device.u(batch)
-        client.from_rest(u)
-        arrays = _snapshot(client)
-        odd = [name for name, array in arrays.items() if array.shape[:1] != (batch,)]
-        if odd:
-            raise Broken(f"the first axis of {', '.join(odd)} has not {batch} rows")
-        v = device.u(batch, seed=2)
-        first = client.run(v, step=u.shape[1])
-        for step in (u.shape[1], 1000):
-            client.call(codec.RESTORE, codec.pack_named(arrays), batch=batch, step=step)
-            second = client.run(v, step=step)
-            if device.spec.get("deterministic"):
-                same(first, second, f"the same RUN after a SNAPSHOT, and after its RESTORE to step {step}")
+    batch = device.batch(2)
+    u = device.u(batch)
+    client.from_rest(u)
+    arrays = _snapshot(client)
+    odd = [name for name, array in arrays.items() if array.shape[:1] != (batch,)]
+    if odd:
+        raise Broken(f"the first axis of {', '.join(odd)} has not {batch} rows")
+    v = device.u(batch, seed=2)
+    first = client.run(v, step=u.shape[1])
+    for step in (u.shape[1], 1000):
+        client.call(codec.RESTORE, codec.pack_named(arrays), batch=batch, step=step)
+        second = client.run(v, step=step)
+        if device.spec.get("deterministic"):
+            same(first, second, f"the same RUN after a SNAPSHOT, and after its RESTORE to step {step}")
 
 
-@RULES.rule(
+@RULES.in_session(
     "after RESTORE to large steps RUN goes on from there",
     page="RESET sets the count to 0, RESTORE to the step in its header",
 )
-def _(device: Device) -> None:
-    offered(device.spec, "snapshot")
+def _(device: Device, client: Client) -> None:
+    device.must_offer("snapshot")
     device.must_be_held()
-    with device.session() as client:
-        u = device.u()
-        client.run(u)
-        arrays = codec.pack_named(_snapshot(client))
-        for bits in (16, 32, 48):
-            step = (1 << bits) - u.shape[1] // 2
-            client.call(codec.RESTORE, arrays, batch=1, step=step)
-            client.run(u, step=step)
-            client.run(u, step=step + u.shape[1])
+    u = device.u()
+    client.run(u)
+    arrays = codec.pack_named(_snapshot(client))
+    for bits in (16, 32, 48):
+        step = (1 << bits) - u.shape[1] // 2
+        client.call(codec.RESTORE, arrays, batch=1, step=step)
+        client.run(u, step=step)
+        client.run(u, step=step + u.shape[1])
 
 
-@RULES.rule("RESTORE with other rows than batch gets error 7", page=SHAPE)
-def _(device: Device) -> None:
-    offered(device.spec, "snapshot")
-    with device.session() as client:
-        payload = codec.pack_named(_snapshot(client))
-        if device.batch(2) == 2:
-            client.refused(codec.RESTORE, codec.E_SHAPE, payload=payload, batch=2)
-        client.refused(codec.RESTORE, codec.E_SHAPE, payload=payload, batch=0)
+@RULES.in_session("RESTORE with other rows than batch gets error 7", page=SHAPE)
+def _(device: Device, client: Client) -> None:
+    device.must_offer("snapshot")
+    payload = codec.pack_named(_snapshot(client))
+    if device.batch(2) == 2:
+        client.refused(codec.RESTORE, codec.E_SHAPE, payload=payload, batch=2)
+    client.refused(codec.RESTORE, codec.E_SHAPE, payload=payload, batch=0)
 
 
-@RULES.rule("RESTORE of other arrays gets error 17", page=CONFIGURATION)
-def _(device: Device) -> None:
-    offered(device.spec, "snapshot")
-    with device.session() as client:
-        client.refused(codec.RESTORE, codec.E_CONFIGURATION, payload=NOBODYS, batch=1)
+@RULES.in_session("RESTORE of other arrays gets error 17", page=CONFIGURATION)
+def _(device: Device, client: Client) -> None:
+    device.must_offer("snapshot")
+    client.refused(codec.RESTORE, codec.E_CONFIGURATION, payload=NOBODYS, batch=1)
 
 
 BAD_ARRAYS: dict[str, bytes] = {
@@ -226,13 +216,10 @@ BAD_ARRAYS: dict[str, bytes] = {
 
 
 def _bad_arrays(device: Device, *, payload: bytes) -> None:
-    operations: list[tuple[int, dict[str, Any]]] = []
-    if device.spec.get("snapshot"):
-        operations.append((codec.RESTORE, {"batch": 1}))
-    if device.spec.get("programmable"):
-        operations.append((codec.UPLOAD, {}))
-    if device.declaration.get("readout"):
-        operations.append((codec.READOUT, {}))
+    takes = [
+        (codec.RESTORE, "snapshot", {"batch": 1}), (codec.UPLOAD, "programmable", {}), (codec.READOUT, "readout", {})
+    ]  # fmt: skip
+    operations = [(operation, fields) for operation, name, fields in takes if device.offers(name)]
     if not operations:
         raise NotOffered("the device takes no named arrays")
     with device.session() as client:
@@ -242,7 +229,7 @@ def _bad_arrays(device: Device, *, payload: bytes) -> None:
 
 
 for _title, _payload in BAD_ARRAYS.items():
-    RULES.rule(f"named arrays {_title} get error 4", page=NAMED_ARRAYS)(partial(_bad_arrays, payload=_payload))
+    RULES.add(f"named arrays {_title} get error 4", NAMED_ARRAYS, _bad_arrays, payload=_payload)
 
 
 # ---- TRANSITION, UPLOAD, READOUT --------------------------------------------------------------------
@@ -257,40 +244,37 @@ def _transition(client: Client, device: Device, u: np.ndarray, x: np.ndarray) ->
     return codec.numbers(reply.header, reply.payload)
 
 
-@RULES.rule(
+@RULES.in_session(
     "TRANSITION gives the states that RUN gives",
     page="(batch, 1, inputs + nodes): input and state of each sequence side by side, all as `states` are declared",
 )
-def _(device: Device) -> None:
-    offered(device.spec, "settable")
+def _(device: Device, client: Client) -> None:
+    device.must_offer("settable")
     device.must_be_deterministic()
-    with device.session() as client:
-        u = device.u(steps=1 + device.batch(10))
-        states = client.from_rest(u)
-        given = device.values(u, "inputs")[0]
-        after = _transition(client, device, given[1:, None], device.values(states)[0, :-1, None])
-        close(states[0, 1:], after[:, 0], "RUN, and TRANSITION from its states", counts=8)
+    u = device.u(steps=1 + device.batch(10))
+    states = client.from_rest(u)
+    given = device.values(u, "inputs")[0]
+    after = _transition(client, device, given[1:, None], device.values(states)[0, :-1, None])
+    close(states[0, 1:], after[:, 0], "RUN, and TRANSITION from its states", counts=8)
 
 
-@RULES.rule(
+@RULES.in_session(
     "TRANSITION leaves the state and the step alone",
     page="**TRANSITION** changes neither the state of the device nor the number of its next step.",
 )
-def _(device: Device) -> None:
-    offered(device.spec, "settable")
-    with device.session() as client:
-        row = device.values(device.u(), "inputs")[:1, :1]
-        x = np.zeros((1, 1, client.nodes))
-        device.must_keep_state(client, lambda _: _transition(client, device, row, x), "TRANSITION")
+def _(device: Device, client: Client) -> None:
+    device.must_offer("settable")
+    row = device.values(device.u(), "inputs")[:1, :1]
+    x = np.zeros((1, 1, client.nodes))
+    device.must_keep_state(client, lambda _: _transition(client, device, row, x), "TRANSITION")
 
 
-@RULES.rule("TRANSITION of a wrong width or of two steps gets error 7", page=SHAPE)
-def _(device: Device) -> None:
-    offered(device.spec, "settable")
-    with device.session() as client:
-        width = client.inputs + client.nodes
-        for steps, numbers in ((1, width - 1), (1, width + 1), (2, width)):
-            _refused_transition(client, steps, numbers)
+@RULES.in_session("TRANSITION of a wrong width or of two steps gets error 7", page=SHAPE)
+def _(device: Device, client: Client) -> None:
+    device.must_offer("settable")
+    width = client.inputs + client.nodes
+    for steps, numbers in ((1, width - 1), (1, width + 1), (2, width)):
+        _refused_transition(client, steps, numbers)
 
 
 def _refused_transition(client: Client, steps: int, width: int) -> dict[str, Any]:
@@ -300,11 +284,10 @@ def _refused_transition(client: Client, steps: int, width: int) -> dict[str, Any
     return client.refused(codec.TRANSITION, codec.E_SHAPE, payload=payload, dtype=dtype, scale=scale, **shape)
 
 
-@RULES.rule("UPLOAD of arrays that do not fit gets error 17", page=CONFIGURATION)
-def _(device: Device) -> None:
-    offered(device.spec, "programmable")
-    with device.session() as client:
-        client.refused(codec.UPLOAD, codec.E_CONFIGURATION, payload=NOBODYS)
+@RULES.in_session("UPLOAD of arrays that do not fit gets error 17", page=CONFIGURATION)
+def _(device: Device, client: Client) -> None:
+    device.must_offer("programmable")
+    client.refused(codec.UPLOAD, codec.E_CONFIGURATION, payload=NOBODYS)
 
 
 def _weights(client: Client, dtype: str, outputs: int = 2) -> dict[str, np.ndarray]:
@@ -315,13 +298,8 @@ def _weights(client: Client, dtype: str, outputs: int = 2) -> dict[str, np.ndarr
     return {"weights": weights.astype(dtype), "scale": scale, "bias": np.linspace(-1, 1, outputs).astype("f4")}
 
 
-def _must_have_readout(device: Device) -> None:
-    if not device.declaration.get("readout"):
-        raise NotOffered("the device declares readout: false")
-
-
 def _outputs(device: Device, *, dtype: str) -> None:
-    _must_have_readout(device)
+    device.must_offer("readout")
     device.must_be_deterministic()
     with device.session() as client:
         u = device.u(device.batch(2))
@@ -342,86 +320,83 @@ def _outputs(device: Device, *, dtype: str) -> None:
 
 
 for _dtype, _title in (("i1", "int8"), ("i2", "int16"), ("f4", "float32")):
-    RULES.rule(
+    RULES.add(
         f"outputs of a readout with {_title} weights",
-        page="answer with outputs of the readout that READOUT has loaded: y = scale · (weights x) + bias",
-    )(partial(_outputs, dtype=_dtype))
+        "answer with outputs of the readout that READOUT has loaded: y = scale · (weights x) + bias",
+        _outputs,
+        dtype=_dtype,
+    )
 
 
-@RULES.rule(
+@RULES.in_session(
     "outputs without a READOUT get error 17",
     page="Without a READOUT this is error 17, also where `readout` is false.",
 )
-def _(device: Device) -> None:
-    with device.session() as client:
-        client.failed(client.send_run(device.u(), flags=codec.OUTPUTS), codec.E_CONFIGURATION)
+def _(device: Device, client: Client) -> None:
+    client.failed(client.send_run(device.u(), flags=codec.OUTPUTS), codec.E_CONFIGURATION)
 
 
-@RULES.rule("READOUT leaves the state alone", page=HELD)
-def _(device: Device) -> None:
-    _must_have_readout(device)
-    with device.session() as client:
-        arrays = _weights(client, "f4")
-        device.must_keep_state(client, lambda _: client.load_readout(arrays), "READOUT")
+@RULES.in_session("READOUT leaves the state alone", page=HELD)
+def _(device: Device, client: Client) -> None:
+    device.must_offer("readout")
+    arrays = _weights(client, "f4")
+    device.must_keep_state(client, lambda _: client.load_readout(arrays), "READOUT")
 
 
-@RULES.rule("after a RUN with outputs RUN goes on from there", page=HELD)
-def _(device: Device) -> None:
-    _must_have_readout(device)
+@RULES.in_session("after a RUN with outputs RUN goes on from there", page=HELD)
+def _(device: Device, client: Client) -> None:
+    device.must_offer("readout")
     device.must_be_held()
-    with device.session() as client:
-        client.load_readout(_weights(client, "f4"))
-        first, second = device.u(), device.u(seed=2)
+    client.load_readout(_weights(client, "f4"))
+    first, second = device.u(), device.u(seed=2)
 
-        def after(flags: int) -> np.ndarray:
-            client.reset()
-            client.run(first, flags=flags)
-            return client.run(second, step=first.shape[1])
-
-        states, outputs = after(0), after(codec.OUTPUTS)
-        if device.spec.get("deterministic"):
-            close(states, outputs, "the same RUN after one with states, and after one with outputs")
-
-
-@RULES.rule("a READOUT that is refused leaves the one before", page=KEPT)
-def _(device: Device) -> None:
-    _must_have_readout(device)
-    with device.session() as client:
-        u, fits = device.u(), _weights(client, "f4")
-        client.load_readout(fits)
+    def after(flags: int) -> np.ndarray:
         client.reset()
-        first = client.run(u, flags=codec.OUTPUTS)
-        unfit = {"weights": -fits["weights"], "scale": 2 * fits["scale"], "bias": np.zeros(3, "f4")}
-        client.refused(codec.READOUT, codec.E_CONFIGURATION, payload=codec.pack_named(unfit))
-        client.reset()
-        second = client.run(u, flags=codec.OUTPUTS)
-        if device.spec.get("deterministic"):
-            close(first, second, "outputs before and after a READOUT that was refused")
+        client.run(first, flags=flags)
+        return client.run(second, step=first.shape[1])
+
+    states, outputs = after(0), after(codec.OUTPUTS)
+    if device.spec.get("deterministic"):
+        close(states, outputs, "the same RUN after one with states, and after one with outputs")
+
+
+@RULES.in_session("a READOUT that is refused leaves the one before", page=KEPT)
+def _(device: Device, client: Client) -> None:
+    device.must_offer("readout")
+    u, fits = device.u(), _weights(client, "f4")
+    client.load_readout(fits)
+    client.reset()
+    first = client.run(u, flags=codec.OUTPUTS)
+    unfit = {"weights": -fits["weights"], "scale": 2 * fits["scale"], "bias": np.zeros(3, "f4")}
+    client.refused(codec.READOUT, codec.E_CONFIGURATION, payload=codec.pack_named(unfit))
+    client.reset()
+    second = client.run(u, flags=codec.OUTPUTS)
+    if device.spec.get("deterministic"):
+        close(first, second, "outputs before and after a READOUT that was refused")
 
 
 @RULES.rule("a readout ends with the session", page=KEPT)
 def _(device: Device) -> None:
-    _must_have_readout(device)
+    device.must_offer("readout")
     with device.session() as client:
         client.load_readout(_weights(client, "f4"))
     with device.session() as client:
         client.failed(client.send_run(device.u(), flags=codec.OUTPUTS), codec.E_CONFIGURATION)
 
 
-@RULES.rule("READOUT that does not fit gets error 17", page=CONFIGURATION)
-def _(device: Device) -> None:
-    _must_have_readout(device)
-    with device.session() as client:
-        fits = _weights(client, "f4")
-        for change in (
-            {"weights": np.zeros((2, client.nodes + 1), "f4")},
-            {"weights": np.zeros((2, client.nodes), "i8")},
-            {"bias": np.zeros(3, "f4")},
-            {"scale": np.zeros(1, "f4")},
-        ):
-            client.refused(codec.READOUT, codec.E_CONFIGURATION, payload=codec.pack_named({**fits, **change}))
-        client.refused(codec.READOUT, codec.E_CONFIGURATION, payload=codec.pack_named({"weights": fits["weights"]}))
-        client.from_rest(device.u())
+@RULES.in_session("READOUT that does not fit gets error 17", page=CONFIGURATION)
+def _(device: Device, client: Client) -> None:
+    device.must_offer("readout")
+    fits = _weights(client, "f4")
+    for change in (
+        {"weights": np.zeros((2, client.nodes + 1), "f4")},
+        {"weights": np.zeros((2, client.nodes), "i8")},
+        {"bias": np.zeros(3, "f4")},
+        {"scale": np.zeros(1, "f4")},
+    ):
+        client.refused(codec.READOUT, codec.E_CONFIGURATION, payload=codec.pack_named({**fits, **change}))
+    client.refused(codec.READOUT, codec.E_CONFIGURATION, payload=codec.pack_named({"weights": fits["weights"]}))
+    client.from_rest(device.u())
 
 
 # ---- SET and GET ------------------------------------------------------------------------------------
@@ -436,12 +411,11 @@ def _knobs(device: Device) -> dict[str, dict[str, Any]]:
     return knobs
 
 
-@RULES.rule("SET and GET of what is not there get error 10", page=KNOBS)
-def _(device: Device) -> None:
-    with device.session() as client:
-        client.refused(codec.SET, codec.E_NOT_SUPPORTED, payload=codec.to_msgpack({"nobody's knob": 0.0}))
-        client.refused(codec.GET, codec.E_NOT_SUPPORTED, payload=codec.to_msgpack({"names": ["nobody's knob"]}))
-        client.from_rest(device.u())
+@RULES.in_session("SET and GET of what is not there get error 10", page=KNOBS)
+def _(device: Device, client: Client) -> None:
+    client.refused(codec.SET, codec.E_NOT_SUPPORTED, payload=codec.to_msgpack({"nobody's knob": 0.0}))
+    client.refused(codec.GET, codec.E_NOT_SUPPORTED, payload=codec.to_msgpack({"names": ["nobody's knob"]}))
+    client.from_rest(device.u())
 
 
 @RULES.rule(

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Any
 
 import numpy as np
 
 from reservoir_hw.testing.protocol import codec
 from reservoir_hw.testing.protocol.client import Client, repeat
-from reservoir_hw.testing.protocol.device import Device, close
+from reservoir_hw.testing.protocol.device import Device, close, lost
 from reservoir_hw.testing.protocol.outcomes import Broken
 from reservoir_hw.testing.protocol.rules import Rules
 
@@ -22,23 +21,13 @@ COPY = "A lower one than the one that is due, or 0, is a copy: it is dropped and
 LOST = "If it is, RUN and SNAPSHOT are refused with error 11 until RESET, RESTORE or UPLOAD."
 
 
-def lost(client: Client, device: Device) -> None:
-    """The state must be lost now, until RESET."""
-    client.failed(client.send_run(device.u()), codec.E_STATE_LOST)
-    client.from_rest(device.u())
-
-
 @RULES.rule("a request before ATTACH gets error 3, and is not counted", page="Requests before ATTACH are not counted.")
 def _(device: Device) -> None:
-    with device.client() as client:
-        device.welcomed(client)
-        try:
-            client.failed(client.send(client.head(codec.RESET, batch=1)), codec.E_NO_SESSION)
-            client.sent = 0
-            client.attach()
-            client.run(device.u())
-        finally:
-            client.leave()
+    with device.let_in() as client:
+        client.refused(codec.RESET, codec.E_NO_SESSION, batch=1)
+        client.sent = 0
+        client.attach()
+        client.run(device.u())
 
 
 @RULES.rule(
@@ -60,18 +49,16 @@ def _(device: Device) -> None:
         client.run(device.u())
 
 
-@RULES.rule("ATTACH as a later request gets error 6", page="**ATTACH** must be request 1 of a session")
-def _(device: Device) -> None:
-    with device.session() as client:
-        client.refused(codec.ATTACH, codec.E_SEQUENCE)
+@RULES.in_session("ATTACH as a later request gets error 6", page="**ATTACH** must be request 1 of a session")
+def _(_: Device, client: Client) -> None:
+    client.refused(codec.ATTACH, codec.E_SEQUENCE)
 
 
-@RULES.rule(
+@RULES.in_session(
     "a request of another session gets error 3, and changes nothing", page="no session: none, expired, or another's"
 )
-def _(device: Device) -> None:
-    with device.session() as client:
-        device.must_keep_state(client, lambda _: _foreign(client), "requests of another session")
+def _(device: Device, client: Client) -> None:
+    device.must_keep_state(client, lambda _: _foreign(client), "requests of another session")
 
 
 def _foreign(client: Client) -> None:
@@ -99,13 +86,12 @@ def _(device: Device) -> None:
         device.must_keep_state(client, steal, "a request that came over another connection")
 
 
-@RULES.rule("a gap between requests is error 6, and the state is lost", page="A higher one is error 6.")
-def _(device: Device) -> None:
-    with device.session() as client:
-        client.reset()
-        client.sent += 1
-        client.failed(client.send_run(device.u()), codec.E_SEQUENCE)
-        lost(client, device)
+@RULES.in_session("a gap between requests is error 6, and the state is lost", page="A higher one is error 6.")
+def _(device: Device, client: Client) -> None:
+    client.reset()
+    client.sent += 1
+    client.failed(client.send_run(device.u()), codec.E_SEQUENCE)
+    lost(client, device)
 
 
 def _copied(device: Device, *, back: int) -> None:
@@ -129,86 +115,79 @@ def _copied(device: Device, *, back: int) -> None:
             close(client.from_rest(u), states, "a run, and the same with a copy of a request in between")
 
 
-@RULES.rule("request 0 is a copy, too", page=COPY)
-def _(device: Device) -> None:
-    with device.session() as client:
-        device.send(client.data, codec.pack_data(codec.Header(codec.RESET, client.session, 0, batch=1)))
-        client.from_rest(device.u())
+@RULES.in_session("request 0 is a copy, too", page=COPY)
+def _(device: Device, client: Client) -> None:
+    device.send(client.data, codec.pack_data(codec.Header(codec.RESET, client.session, 0, batch=1)))
+    client.from_rest(device.u())
 
 
 for _title, _back in (("the last request", 0), ("an older request", 2)):
-    RULES.rule(f"a copy of {_title} is neither done nor answered", page=COPY)(partial(_copied, back=_back))
+    RULES.add(f"a copy of {_title} is neither done nor answered", COPY, _copied, back=_back)
 
 
-@RULES.rule("a RUN that begins later than due is error 6, and the state is lost", page=STEP)
-def _(device: Device) -> None:
-    with device.session() as client:
-        client.reset()
-        client.failed(client.send_run(device.u(), step=1), codec.E_SEQUENCE)
-        lost(client, device)
+@RULES.in_session("a RUN that begins later than due is error 6, and the state is lost", page=STEP)
+def _(device: Device, client: Client) -> None:
+    client.reset()
+    client.failed(client.send_run(device.u(), step=1), codec.E_SEQUENCE)
+    lost(client, device)
 
 
-@RULES.rule("a RUN that begins earlier than due is error 6, and the state is lost", page=STEP)
-def _(device: Device) -> None:
+@RULES.in_session("a RUN that begins earlier than due is error 6, and the state is lost", page=STEP)
+def _(device: Device, client: Client) -> None:
     device.must_be_held()
-    with device.session() as client:
-        u = device.u()
-        client.from_rest(u)
-        client.failed(client.send_run(u, step=u.shape[1] - 1), codec.E_SEQUENCE)
-        lost(client, device)
+    u = device.u()
+    client.from_rest(u)
+    client.failed(client.send_run(u, step=u.shape[1] - 1), codec.E_SEQUENCE)
+    lost(client, device)
 
 
-@RULES.rule("after a lost state RUN gets error 11 until RESET", page=LOST)
-def _(device: Device) -> None:
-    with device.session() as client:
-        client.failed(client.send_run(device.u(), step=1), codec.E_SEQUENCE)
-        for _ in range(2):
-            error = client.failed(client.send_run(device.u()), codec.E_STATE_LOST)
-            if error["state_lost"] is not True:
-                raise Broken(f"state_lost is {error['state_lost']!r} in error 11")
-        client.from_rest(device.u())
+@RULES.in_session("after a lost state RUN gets error 11 until RESET", page=LOST)
+def _(device: Device, client: Client) -> None:
+    client.failed(client.send_run(device.u(), step=1), codec.E_SEQUENCE)
+    for _ in range(2):
+        error = client.failed(client.send_run(device.u()), codec.E_STATE_LOST)
+        if error["state_lost"] is not True:
+            raise Broken(f"state_lost is {error['state_lost']!r} in error 11")
+    client.from_rest(device.u())
 
 
-@RULES.rule("after a lost state SNAPSHOT gets error 11", page=LOST)
-def _(device: Device) -> None:
-    with device.session() as client:
-        client.failed(client.send_run(device.u(), step=1), codec.E_SEQUENCE)
-        due = codec.E_STATE_LOST if device.spec.get("snapshot") else codec.E_NOT_SUPPORTED
-        client.refused(codec.SNAPSHOT, due, codec.E_STATE_LOST)
+@RULES.in_session("after a lost state SNAPSHOT gets error 11", page=LOST)
+def _(device: Device, client: Client) -> None:
+    client.failed(client.send_run(device.u(), step=1), codec.E_SEQUENCE)
+    due = codec.E_STATE_LOST if device.spec.get("snapshot") else codec.E_NOT_SUPPORTED
+    client.refused(codec.SNAPSHOT, due, codec.E_STATE_LOST)
 
 
-@RULES.rule(
+@RULES.in_session(
     "a refused RUN with more chunks behind it loses the state",
     page='A refused RUN with "more chunks follow" always loses the state',
 )
-def _(device: Device) -> None:
+def _(device: Device, client: Client) -> None:
     device.must_be_chunked()
-    with device.session() as client:
-        u = np.zeros((1, 3, client.inputs + 1), codec.NUMBERS[client.declaration["inputs"][0]])
-        error = client.failed(client.send_run(u, flags=codec.MORE), codec.E_SHAPE)
-        if error["state_lost"] is not True:
-            raise Broken(f"state_lost is {error['state_lost']!r}")
-        lost(client, device)
+    u = np.zeros((1, 3, client.inputs + 1), codec.NUMBERS[client.declaration["inputs"][0]])
+    error = client.failed(client.send_run(u, flags=codec.MORE), codec.E_SHAPE)
+    if error["state_lost"] is not True:
+        raise Broken(f"state_lost is {error['state_lost']!r}")
+    lost(client, device)
 
 
-@RULES.rule(
+@RULES.in_session(
     "every request is counted, whatever its answer is",
     page="Every request whose header could be trusted is counted, whatever its answer is.",
 )
-def _(device: Device) -> None:
-    with device.session() as client:
-        for number, ask in enumerate(
-            (
-                lambda: client.refused(0x7F, codec.E_NOT_SUPPORTED),
-                lambda: client.refused(codec.RESET, codec.E_SHAPE, batch=0),
-                lambda: client.failed(client.send_run(device.u(), step=1), codec.E_SEQUENCE),
-                lambda: client.failed(client.send_run(device.u()), codec.E_STATE_LOST),
-                lambda: client.reset(),
-            ),
-            start=2,
-        ):
-            ask()
-            _finished(client, number)
+def _(device: Device, client: Client) -> None:
+    for number, ask in enumerate(
+        (
+            lambda: client.refused(0x7F, codec.E_NOT_SUPPORTED),
+            lambda: client.refused(codec.RESET, codec.E_SHAPE, batch=0),
+            lambda: client.failed(client.send_run(device.u(), step=1), codec.E_SEQUENCE),
+            lambda: client.failed(client.send_run(device.u()), codec.E_STATE_LOST),
+            lambda: client.reset(),
+        ),
+        start=2,
+    ):
+        ask()
+        _finished(client, number)
 
 
 @RULES.rule(
@@ -217,17 +196,13 @@ def _(device: Device) -> None:
     "`finished` (number of the last request that was answered)",
 )
 def _(device: Device) -> None:
-    with device.client() as client:
-        device.welcomed(client)
-        try:
-            _finished(client, 0)
-            client.attach()
-            _finished(client, 1)
-            client.reset()
-            client.run(device.u())
-            _finished(client, 3)
-        finally:
-            client.leave()
+    with device.let_in() as client:
+        _finished(client, 0)
+        client.attach()
+        _finished(client, 1)
+        client.reset()
+        client.run(device.u())
+        _finished(client, 3)
 
 
 def _finished(client: Client, number: int) -> None:

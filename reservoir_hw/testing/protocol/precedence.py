@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 
 import numpy as np
 
@@ -116,4 +115,4 @@ for _title, _page, _look in (
         _step_and_shape,
     ),
 ):
-    RULES.rule(_title, page=_page)(partial(_in_session, look=_look))
+    RULES.add(_title, _page, _in_session, look=_look)

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal
+from functools import partial
+from typing import Any, Literal
 
+from reservoir_hw.testing.protocol.client import Client
 from reservoir_hw.testing.protocol.device import Device
 
 Outcome = Literal["held", "broken", "not offered"]
 Look = Callable[[Device], None]
+LookInSession = Callable[[Device, Client], None]
 
 HELD = "`held`: the state waits for the next RUN."
 """The sentence of several rules."""
@@ -60,7 +63,25 @@ class Rules(list[Rule]):
         """Add a function as a rule."""
 
         def add(look: Look) -> Look:
-            self.append(Rule(self.group, title, page, look))
+            self.add(title, page, look)
             return look
 
         return add
+
+    def add(self, title: str, page: str, look: Callable[..., None], /, **what: Any) -> None:
+        """Add a rule of several that are looked at in the same way; `what` are the arguments of `look`."""
+        self.append(Rule(self.group, title, page, partial(look, **what)))
+
+    def in_session(self, title: str, *, page: str) -> Callable[[LookInSession], LookInSession]:
+        """Add a function as a rule; it gets a client that has the device, at rest."""
+
+        def add(look: LookInSession) -> LookInSession:
+            self.add(title, page, _in_session, look=look)
+            return look
+
+        return add
+
+
+def _in_session(device: Device, *, look: LookInSession) -> None:
+    with device.session() as client:
+        look(device, client)

@@ -23,68 +23,64 @@ MANY = 1 << 16
 MANY_S = 1.0
 
 
-@RULES.rule("a run in chunks is the run as a whole", page="whether a run may come in several RUN messages.")
-def _(device: Device) -> None:
+@RULES.in_session("a run in chunks is the run as a whole", page="whether a run may come in several RUN messages.")
+def _(device: Device, client: Client) -> None:
     device.must_be_chunked()
     device.must_be_deterministic()
-    with device.session() as client:
-        if device.is_held:
-            u = device.u()
-            parts = np.split(u, [1, u.shape[1] // 2], axis=1)
-        else:
-            u = device.u(steps=3 * device.chunk_steps)
-            parts = np.array_split(u, min(3, u.shape[1], device.welcome["credits"]), axis=1)
-        whole = client.from_rest(u)
-        client.reset()
-        states = [client.states(request) for request in device.pipeline(client, parts)]
-        close(whole, np.concatenate(states, axis=1), "a run as a whole, and in chunks")
+    if device.is_held:
+        u = device.u()
+        parts = np.split(u, [1, u.shape[1] // 2], axis=1)
+    else:
+        u = device.u(steps=3 * device.chunk_steps)
+        parts = np.array_split(u, min(3, u.shape[1], device.welcome["credits"]), axis=1)
+    whole = client.from_rest(u)
+    client.reset()
+    states = [client.states(request) for request in device.pipeline(client, parts)]
+    close(whole, np.concatenate(states, axis=1), "a run as a whole, and in chunks")
 
 
 WHOLE = "Then it drives them as one run, without a gap, and answers each, in their order, with the states of its steps."
 
 
-@RULES.rule("a whole run in more messages than credits is the run in one", page=WHOLE)
-def _(device: Device) -> None:
+@RULES.in_session("a whole run in more messages than credits is the run in one", page=WHOLE)
+def _(device: Device, client: Client) -> None:
     device.must_collect()
     device.must_be_deterministic()
-    with device.session() as client:
-        u = device.u(steps=2 * device.welcome["credits"] + 1)
-        whole = client.from_rest(u)
-        client.reset()
-        states = np.concatenate([client.states(request) for request in _one_by_one(client, u)], axis=1)
-        close(whole, states, f"a run in one message, and in {u.shape[1]}")
+    u = device.u(steps=2 * device.welcome["credits"] + 1)
+    whole = client.from_rest(u)
+    client.reset()
+    states = np.concatenate([client.states(request) for request in _one_by_one(client, u)], axis=1)
+    close(whole, states, f"a run in one message, and in {u.shape[1]}")
 
 
-@RULES.rule(
+@RULES.in_session(
     "no message of a whole run is answered before the last has come",
     page="It answers none of them before it has them all.",
 )
-def _(device: Device) -> None:
+def _(device: Device, client: Client) -> None:
     device.must_collect()
-    with device.session() as client:
-        u = device.u(steps=2)
-        client.reset()
-        first = client.send_run(u[:, :1], flags=codec.MORE)
-        if client.data.waits(SILENT_S):
-            raise Broken("the first message of a whole run was answered before the second was sent")
-        last = client.send_run(u[:, 1:], step=1)
-        client.states(first)
-        client.states(last)
+    u = device.u(steps=2)
+    client.reset()
+    first = client.send_run(u[:, :1], flags=codec.MORE)
+    if client.data.waits(SILENT_S):
+        raise Broken("the first message of a whole run was answered before the second was sent")
+    last = client.send_run(u[:, 1:], step=1)
+    client.states(first)
+    client.states(last)
 
 
-@RULES.rule(
+@RULES.in_session(
     "a whole run that is cancelled is not driven",
     page="The lease, and `cancel`, hold meanwhile as between two requests",
 )
-def _(device: Device) -> None:
+def _(device: Device, client: Client) -> None:
     device.must_collect()
-    with device.session() as client:
-        u = device.u(steps=2)
-        client.reset()
-        first = client.send_run(u[:, :1], flags=codec.MORE)
-        client.told("cancel", session=client.session, request=first.request)
-        client.failed(first, codec.E_CANCELLED)
-        client.from_rest(u)
+    u = device.u(steps=2)
+    client.reset()
+    first = client.send_run(u[:, :1], flags=codec.MORE)
+    client.told("cancel", session=client.session, request=first.request)
+    client.failed(first, codec.E_CANCELLED)
+    client.from_rest(u)
 
 
 def _one_by_one(client: Client, u: np.ndarray) -> list[codec.Header]:
@@ -93,16 +89,17 @@ def _one_by_one(client: Client, u: np.ndarray) -> list[codec.Header]:
     return [client.send_run(u[:, t : t + 1], step=t, flags=codec.MORE if t + 1 < steps else 0) for t in range(steps)]
 
 
-@RULES.rule("a run step by step is the run as a whole", page="A single step of a closed loop is a RUN of one step.")
-def _(device: Device) -> None:
+@RULES.in_session(
+    "a run step by step is the run as a whole", page="A single step of a closed loop is a RUN of one step."
+)
+def _(device: Device, client: Client) -> None:
     device.must_be_deterministic()
     device.must_be_held()
-    with device.session() as client:
-        u = device.u()
-        whole = client.from_rest(u)
-        client.reset()
-        steps = [client.run(u[:, t : t + 1], step=t) for t in range(u.shape[1])]
-        close(whole, np.concatenate(steps, axis=1), "a run as a whole, and step by step")
+    u = device.u()
+    whole = client.from_rest(u)
+    client.reset()
+    steps = [client.run(u[:, t : t + 1], step=t) for t in range(u.shape[1])]
+    close(whole, np.concatenate(steps, axis=1), "a run as a whole, and step by step")
 
 
 @RULES.rule("a pause between two RUNs changes nothing", page=HELD)
@@ -148,19 +145,18 @@ def _(device: Device) -> None:
             close(alone, together[number : number + 1], f"sequence {number} alone, and in a batch of {batch}")
 
 
-@RULES.rule(
+@RULES.in_session(
     "row t of the states comes after row t of the inputs",
     page="row t of the states is the response after row t of the inputs was applied for one full period.",
 )
-def _(device: Device) -> None:
+def _(device: Device, client: Client) -> None:
     device.must_be_deterministic()
-    with device.session() as client:
-        u = device.u()
-        other = u.copy()
-        half = u.shape[1] // 2
-        other[:, half:] = device.u(seed=2)[:, half:]
-        first, second = client.from_rest(u), client.from_rest(other)
-        close(first[:, :half], second[:, :half], f"two runs whose inputs are the same for {half} steps")
+    u = device.u()
+    other = u.copy()
+    half = u.shape[1] // 2
+    other[:, half:] = device.u(seed=2)[:, half:]
+    first, second = client.from_rest(u), client.from_rest(other)
+    close(first[:, :half], second[:, :half], f"two runs whose inputs are the same for {half} steps")
 
 
 @RULES.rule(

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
-
 from reservoir_hw.testing.protocol.device import Device
 from reservoir_hw.testing.protocol.ledger import SENT
 from reservoir_hw.testing.protocol.outcomes import NotOffered
@@ -20,4 +18,4 @@ def _kept(device: Device, *, name: str) -> None:
 
 
 for _name, (_title, _page) in SENT.items():
-    RULES.rule(_title, page=_page)(partial(_kept, name=_name))
+    RULES.add(_title, _page, _kept, name=_name)

@@ -9,7 +9,6 @@ import stat
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 from reservoir_hw.testing.protocol import codec
@@ -103,7 +102,7 @@ for _title, _spoil in {
     "byte 9 not 0": lambda front: _sealed(front[:9] + b"\1" + front[10:]),
     "place 3": lambda front: _sealed(front[:8] + b"\3" + front[9:]),
 }.items():
-    RULES.rule(f"{_title}: error 4 with request 0, not counted", page=PREFIX)(partial(_bad_prefix, spoil=_spoil))
+    RULES.add(f"{_title}: error 4 with request 0, not counted", PREFIX, _bad_prefix, spoil=_spoil)
 
 
 @RULES.rule(
@@ -218,14 +217,9 @@ def _(device: Device) -> None:
 @contextlib.contextmanager
 def _asking(device: Device, **terms: Any) -> Iterator[tuple[Client, Packets]]:
     """A client that was let in with these terms, and has not attached."""
-    with device.client() as client:
-        data = _packets(device, client)
-        client.terms = terms
-        device.welcomed(client)
-        try:
-            yield client, data
-        finally:
-            client.leave()
+    _must_be_unix(device)
+    with device.let_in(**terms) as client:
+        yield client, _packets(device, client)
 
 
 def _ring_bytes(client: Client) -> int:
@@ -323,7 +317,7 @@ for _title, _extra, _seals in (
     ("a segment that may shrink", 0, 0x4),
     ("a segment that may grow", 0, 0x2),
 ):
-    RULES.rule(f"ATTACH with {_title}: error 17", page=TERMS)(partial(_bad_ring, extra=_extra, seals=_seals))
+    RULES.add(f"ATTACH with {_title}: error 17", TERMS, _bad_ring, extra=_extra, seals=_seals)
 
 
 @RULES.rule("terms of another type: error 4", page="where one has another type, gets error 4.")
@@ -390,4 +384,4 @@ def _ends(device: Device, *, control: bool) -> None:
 
 
 for _title, _control in (("control", True), ("data", False)):
-    RULES.rule(f"the end of the {_title} connection ends the session", page=ENDS)(partial(_ends, control=_control))
+    RULES.add(f"the end of the {_title} connection ends the session", ENDS, _ends, control=_control)

@@ -142,7 +142,7 @@ def _rest_is_ignored(monkeypatch: pytest.MonkeyPatch) -> None:
     def header(self: Any) -> Any:
         found = right(self)
         if self._place != 0:
-            self._packet = self._packet[:96]
+            self._frames = self._frames[0], b""
         return found
 
     monkeypatch.setattr(unix_sockets.Packet, "header", header)

@@ -44,6 +44,18 @@ class Choice(Keyword):
         return Word(value)
 
 
+class Either(Choice):
+    """As `Choice` of two words. The method gets whether it is the second."""
+
+    def read(self, token: Token, device: Any, suffixes: Sequence[int]) -> bool:
+        """True for the second."""
+        return [*self._words.values()].index(super().read(token, device, suffixes)) == 1
+
+    def told(self, value: bool) -> Word:
+        """See `Choice.told`."""
+        return Word([*self._words.values()][value])
+
+
 class RunOrStop(Boolean):
     """As `Boolean`, or `RUN` or `STOP`."""
 

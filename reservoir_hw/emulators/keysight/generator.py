@@ -24,7 +24,7 @@ from reservoir_hw.emulators.scpi.tree import Declared, Pair, channel_of, command
 
 TRIGGER = "TRIGger{channel:1-2}"
 # The second track of a waveform is an option (IQ player), which is not installed.
-ARBITRARY = SOURCE + "DATA:ARBitrary{track:1-1}"
+ARBITRARY = SOURCE + "DATA:ARBitrary{1-1}"
 MEMORY_SAMPLES = 1_048_576
 SMALLEST_STEP_V = 1e-3
 

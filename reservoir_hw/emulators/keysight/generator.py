@@ -69,9 +69,9 @@ class Keysight33512B(FunctionGenerator[Channel]):
     def __init__(self, bench: VirtualBench, memory_samples: int = MEMORY_SAMPLES) -> None:
         super().__init__(bench)
         self.memories = {number: WaveformMemory(memory_samples) for number in (1, 2)}
-        self.channels = {number: Channel(memory=memory) for number, memory in self.memories.items()}
-        self._byte_order = "NORM"
+        self.channels = {}
         self._nothing = threading.Event()
+        self.reset()
 
     # ---- hooks ----------------------------------------------------------------------------------
 

@@ -84,8 +84,8 @@ class Afg3152C(FunctionGenerator[Channel]):
     def __init__(self, bench: VirtualBench) -> None:
         super().__init__(bench)
         self.memory = WaveformMemory()
-        self.channels = {number: Channel(memory=self.memory) for number in (1, 2)}
-        self._source, self._timer_s = "TIM", 1e-3
+        self.channels = {}
+        self.reset()
 
     # ---- hooks ----------------------------------------------------------------------------------
 
@@ -93,7 +93,7 @@ class Afg3152C(FunctionGenerator[Channel]):
         """User memories keep their waveforms."""
         self._source, self._timer_s = "TIM", 1e-3
         self.memory.reset()
-        for number in self.channels:
+        for number in (1, 2):
             self.channels[number] = Channel(memory=self.memory)
             self._apply(number)
 

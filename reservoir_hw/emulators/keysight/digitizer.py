@@ -272,7 +272,6 @@ class InfiniiVision(Scope[Record], ScpiDevice):
     type = scope_setting("ACQuire:TYPE", Keyword("NORMal", "HRESolution"), "kind")
     count = transfer_setting("ACQuire:COUNt", Integer(low=2, high=65536), "count")
     """Of averages."""
-
     rate = reading("ACQuire:SRATe", "_rate_hz")
 
     @query("ACQuire:POINts")
@@ -287,7 +286,6 @@ class InfiniiVision(Scope[Record], ScpiDevice):
     range = settled_setting(CHANNEL + ":RANGe", RANGE, "range_v")
     """From the bottom of the screen to its top."""
     scale = settled_setting(CHANNEL + ":SCALe", SCALE, "range_v")
-
     offset = settled_setting(CHANNEL + ":OFFSet", Number("V"), "offset_v")
     """The middle of the screen. Without an error it becomes the nearest that there is."""
 
@@ -325,7 +323,6 @@ class InfiniiVision(Scope[Record], ScpiDevice):
     time_mode = constant("TIMebase:MODE", "MAIN", Keyword("MAIN"))
     time_range = scope_setting("TIMebase:RANGe", Number("S", low=20e-9, high=500.0), "time_range_s")
     """From the left of the screen to its right."""
-
     time_scale = scope_setting("TIMebase:SCALe", PerDivision("S", low=2e-9, high=50.0), "time_range_s")
     position = scope_setting("TIMebase:POSition", Number("S", low=-500.0, high=500.0), "position_s")
     """The time of the reference since the trigger."""

@@ -134,7 +134,6 @@ class Keysight33512B(FunctionGenerator[Channel]):
     amplitude = adjustable(SOURCE + "VOLTage", AMPLITUDE, "shown_amplitude", _amplitude_chosen)
     amplitude_unit = setting(SOURCE + "VOLTage:UNIT", Keyword("VPP", "VRMS"), "unit", of=channel_of)
     """Of what `VOLTage` takes and says. The signal stays the same."""
-
     offset = adjustable(SOURCE + "VOLTage:OFFSet", OFFSET, "offset_v")
     high_level = reading(SOURCE + "VOLTage:HIGH", "high_v", of=channel_of)
     low_level = reading(SOURCE + "VOLTage:LOW", "low_v", of=channel_of)

@@ -6,6 +6,7 @@ Of the 2400, its voltage source is here, with compliance, list sweeps and buffer
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 from reservoir_hw.emulators.scpi.arguments import Argument, Boolean, Integer, Keyword, ListOf, Number, Numbers, String
@@ -36,6 +37,16 @@ def unused(header: str, argument: Argument, default: Any) -> Pair:
         return meter.plain.get(header, default)
 
     return pair(header, argument, change, tell)
+
+
+def measuring(header: str, quantity: str) -> Callable[..., str]:
+    """A query that chooses what is measured, and reads it."""
+
+    def read(meter: Any) -> str:
+        meter._measured = {quantity}
+        return meter.read()
+
+    return query(header)(read)
 
 
 class SourceMeter(ScpiDevice):
@@ -165,23 +176,9 @@ class SourceMeter(ScpiDevice):
         self.initiate()
         return self.fetch()
 
-    @query("MEASure:CURRent[:DC]")
-    def measure_current(self) -> str:
-        """`MEASure:CURRent?`."""
-        self._measured = {"CURR"}
-        return self.read()
-
-    @query("MEASure:VOLTage[:DC]")
-    def measure_voltage(self) -> str:
-        """`MEASure:VOLTage?`."""
-        self._measured = {"VOLT"}
-        return self.read()
-
-    @query("MEASure:RESistance")
-    def measure_resistance(self) -> str:
-        """`MEASure:RESistance?`."""
-        self._measured = {"RES"}
-        return self.read()
+    measure_current = measuring("MEASure:CURRent[:DC]", "CURR")
+    measure_voltage = measuring("MEASure:VOLTage[:DC]", "VOLT")
+    measure_resistance = measuring("MEASure:RESistance", "RES")
 
     @query("FETCh")
     def fetch(self) -> str:

@@ -45,8 +45,6 @@ CHANNELS = tuple(f"CH{number}" for number in range(1, 5))
 CHANNEL = "CH{channel:1-4}"
 AUXILIARY = "AUXiliary"
 _BINARY = {"RIBinary": "MSB", "SRIbinary": "LSB"}
-
-
 LOWEST_SCALE_V = 500e-6
 TIME_SCALE = PerDivision("S", 200e-12, 1000.0, clips=True, divisions=TIME_DIVISIONS)
 
@@ -93,6 +91,7 @@ def _time(scope: Any) -> TimeBase:
     return scope._set.time
 
 
+# After a change of the first, what is being acquired begins again. The others change only what is sent.
 time_setting = partial(setting, of=_time, changed=Scope._changed)
 transfer_setting = partial(setting, of=lambda scope: scope._transfer)
 
@@ -174,11 +173,9 @@ class Mso54(Scope[Record], Oscilloscope):
     state = reading("ACQuire:STATE", "_running", of=_looked)
     stop_after = setting("ACQuire:STOPAfter", Choice("RUNSTop", "SEQuence"), "stop_after", of=settings_of)
     mode = scope_setting("ACQuire:MODe", Choice("SAMple", "HIRes"), "mode")
-
     acquired = reading("ACQuire:NUMACq", "_acquired", of=_looked)
     """How many acquisitions there were since it was started."""
     highest_rate = constant("ACQuire:MAXSamplerate", HIGHEST_RATE_HZ)
-
     busy = reading("BUSY", "_single", of=_looked)
     """Whether a single acquisition goes on."""
 
@@ -194,7 +191,6 @@ class Mso54(Scope[Record], Oscilloscope):
     """What stands at the position."""
     position = settled_setting(CHANNEL + ":POSition", Number((), -5.0, 5.0, clips=True), "position")
     """Divisions above the middle of the screen."""
-
     termination = settled_setting(CHANNEL + ":TERmination", Termination("OHM", 50.0, 1e6), "termination_ohm")
     """What loads an output is the bench's affair; the ranges are others."""
     coupling = constant(CHANNEL + ":COUPling", Word("DC"), Choice("DC"))
@@ -215,6 +211,7 @@ class Mso54(Scope[Record], Oscilloscope):
 
     def _mode_chosen(self) -> None:
         if not self._set.time.manual:
+            # The same one, at the rate that follows from it.
             self._set.time.duration_s = self._set.time.duration_s
             self._changed()
 

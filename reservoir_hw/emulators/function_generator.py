@@ -119,7 +119,7 @@ class GeneratorChannel:
 
 AnyChannel = TypeVar("AnyChannel", bound=GeneratorChannel)
 # A changed channel is brought to its output.
-channel_setting = partial(setting, of=channel_of, changed=lambda generator, number: generator._apply(number))
+channel_setting = partial(setting, of=channel_of, changed=lambda generator, number: generator.apply(number))
 
 
 # The headers of all of them begin so.
@@ -140,7 +140,7 @@ class FunctionGenerator(ScpiDevice, Generic[AnyChannel]):
     def _repeat_s(self, number: int) -> float | None:
         """How often a burst of this channel begins by itself; None: somebody has to trigger it."""
 
-    def _apply(self, number: int) -> None:
+    def apply(self, number: int) -> None:
         """Bring a changed channel to its output. What it played is over."""
         channel, repeat_s = self.channels[number], self._repeat_s(number)
         self.bench.set_output(number, channel.output(repeat_s))

@@ -58,14 +58,14 @@ class Scope(MessageDevice, Generic[AnyRecord]):
         if not self._single:
             return True
         self._bench.capture(timeout_s)
-        self._look()
+        self.look()
         return not self._single
 
     def _arm(self) -> None:
         self._armed, self._armed_at = self._acquisition, time.monotonic()
         self._bench.arm(self._armed)
 
-    def _changed(self) -> None:
+    def changed(self) -> None:
         """What is being acquired begins again with new settings."""
         with self._state:
             if self._running:
@@ -74,9 +74,9 @@ class Scope(MessageDevice, Generic[AnyRecord]):
     def _settle(self, channel: int) -> None:
         """A channel's settings become the nearest ones that there are."""
         channel_of(self, channel).settle()
-        self._changed()
+        self.changed()
 
-    def _look(self) -> None:
+    def look(self) -> None:
         """Take the record if the trigger has come."""
         with self._state:
             if not self._running:
@@ -86,7 +86,7 @@ class Scope(MessageDevice, Generic[AnyRecord]):
             volts = None if self._bench.armed else self._bench.capture(0)
             if volts is not None:
                 self._record = self._taken(volts, self._armed)
-                self._changed()
+                self.changed()
 
 
 def settings_of(scope: Any) -> Any:
@@ -95,6 +95,6 @@ def settings_of(scope: Any) -> Any:
 
 
 # After a change of these, what is being acquired begins again.
-scope_setting = partial(setting, of=settings_of, changed=Scope._changed)
-channel_setting = partial(setting, of=channel_of, changed=lambda scope, *_: scope._changed())
+scope_setting = partial(setting, of=settings_of, changed=Scope.changed)
+channel_setting = partial(setting, of=channel_of, changed=lambda scope, *_: scope.changed())
 settled_setting = partial(setting, of=channel_of, changed=Scope._settle)

@@ -221,7 +221,7 @@ class InfiniiVision(Scope[Record], ScpiDevice):
     @command("STOP")
     def stop(self) -> None:
         """`:STOP`."""
-        self._look()
+        self.look()
         self._halt()
 
     @command("SINGle")
@@ -258,14 +258,14 @@ class InfiniiVision(Scope[Record], ScpiDevice):
     @query("TER")
     def trigger_event(self) -> int:
         """`:TER?`: whether it was triggered since the last question."""
-        self._look()
+        self.look()
         event, self._triggered_event = self._triggered_event, False
         return int(event)
 
     @query("OPERegister:CONDition")
     def operation_condition(self) -> int:
         """`:OPERegister:CONDition?`."""
-        self._look()
+        self.look()
         waiting = self._running and self._bench.armed
         return (RUNNING if self._running else 0) | (WAITING_FOR_TRIGGER if waiting else 0)
 
@@ -312,7 +312,7 @@ class InfiniiVision(Scope[Record], ScpiDevice):
         settings.range_v *= factor
         settings.offset_v *= factor
         settings.level_v *= factor
-        self._changed()
+        self.changed()
 
     probe = reading(CHANNEL + ":PROBe", "probe", of=channel_of)
     bandwidth_limit = channel_setting(CHANNEL + ":BWLimit", Boolean(), "limited")
@@ -347,7 +347,7 @@ class InfiniiVision(Scope[Record], ScpiDevice):
             channel.level_v = volts
         else:
             self._set.external_level_v = volts
-        self._changed()
+        self.changed()
 
     @query("TRIGger[:EDGE]:LEVel", Keyword(*_CHANNELS, "EXTernal"), required=0)
     def level(self, source: str | None = None) -> float:
@@ -430,7 +430,7 @@ class InfiniiVision(Scope[Record], ScpiDevice):
 
     def _sent(self) -> tuple[int, int]:
         """Every how many points are sent, and how many points that makes."""
-        self._look()
+        self.look()
         settings = self._set
         if self._record is None or self._source not in self._record.codes:
             return 1, 0

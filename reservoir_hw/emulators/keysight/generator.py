@@ -44,7 +44,7 @@ FUNCTION = Keyword("SINusoid", "SQUare", "TRIangle", "RAMP", "ARBitrary", "DC")
 
 
 def adjustable(
-    header: str, number: Number, attribute: str, changed: Callable[..., None] = FunctionGenerator._apply
+    header: str, number: Number, attribute: str, changed: Callable[..., None] = FunctionGenerator.apply
 ) -> Pair:
     """A setting of a channel whose query takes the words for limits, too, and then answers the limit."""
 
@@ -80,7 +80,7 @@ class Keysight33512B(FunctionGenerator[Channel]):
         self._byte_order = "NORM"
         for number, memory in self.memories.items():
             self.channels[number] = Channel(memory=memory)
-            self._apply(number)
+            self.apply(number)
 
     def trigger(self) -> None:
         """The software trigger, for channels whose source is BUS."""
@@ -115,7 +115,7 @@ class Keysight33512B(FunctionGenerator[Channel]):
         if channel.function in HIGHEST_HZ and channel.frequency_hz > channel.highest_hz:
             channel.frequency_hz = channel.highest_hz
             self._adjusted("frequency has been adjusted for new function")
-        self._apply(number)
+        self.apply(number)
 
     function = setting(SOURCE + "FUNCtion", FUNCTION, "function", of=channel_of, changed=_function_chosen)
     frequency = adjustable(SOURCE + "FREQuency", FREQUENCY, "shown_hz")
@@ -129,7 +129,7 @@ class Keysight33512B(FunctionGenerator[Channel]):
         if abs(channel.offset_v) > channel.highest_offset_v:
             channel.offset_v = math.copysign(channel.highest_offset_v, channel.offset_v)
             self._adjusted("offset changed due to amplitude")
-        self._apply(number)
+        self.apply(number)
 
     amplitude = adjustable(SOURCE + "VOLTage", AMPLITUDE, "shown_amplitude", _amplitude_chosen)
     amplitude_unit = setting(SOURCE + "VOLTage:UNIT", Keyword("VPP", "VRMS"), "unit", of=channel_of)
@@ -159,7 +159,7 @@ class Keysight33512B(FunctionGenerator[Channel]):
     def _set_levels(self, number: int, low: float, high: float) -> None:
         channel = self.channels[number]
         channel.amplitude_vpp, channel.offset_v = high - low, (high + low) / 2
-        self._apply(number)
+        self.apply(number)
 
     # ---- outputs --------------------------------------------------------------------------------
 
@@ -175,7 +175,7 @@ class Keysight33512B(FunctionGenerator[Channel]):
         """`DATA:VOLatile:CLEar`. The built-in waveform is selected."""
         self.memories[number].clear()
         self.channels[number].arbitrary = BUILT_IN
-        self._apply(number)
+        self.apply(number)
 
     @query(SOURCE + "DATA:VOLatile:CATalog")
     def waveforms(self, number: int) -> str:
@@ -220,7 +220,7 @@ class Keysight33512B(FunctionGenerator[Channel]):
         """`FUNCtion:ARBitrary`."""
         self.memories[number][name]
         self.channels[number].arbitrary = name.upper()
-        self._apply(number)
+        self.apply(number)
 
     @query(SOURCE + "FUNCtion:ARBitrary")
     def selected_waveform(self, number: int) -> str:
@@ -253,14 +253,14 @@ class Keysight33512B(FunctionGenerator[Channel]):
     def _set_rate_of_waveform(self, number: int, frequency_hz: float) -> None:
         text = repr(frequency_hz * self.channels[number].points)
         self.channels[number].rate_hz = RATE.read(text.encode(), self, [number])
-        self._apply(number)
+        self.apply(number)
 
     def _filter_chosen(self, number: int) -> None:
         channel = self.channels[number]
         if channel.rate_hz > channel.highest_rate_hz:
             channel.rate_hz = channel.highest_rate_hz
             self._adjusted("sample rate reduced, as the filter is off")
-        self._apply(number)
+        self.apply(number)
 
     filter = setting(SOURCE + "FUNCtion:ARBitrary:FILTer", FILTER, "filter", of=channel_of, changed=_filter_chosen)
 
@@ -274,7 +274,7 @@ class Keysight33512B(FunctionGenerator[Channel]):
         if math.isinf(value) and channel.repeat_s:
             channel.source = "BUS"
             self._adjusted("infinite burst changed trigger source to BUS")
-        self._apply(number)
+        self.apply(number)
 
     @query(SOURCE + "BURSt:NCYCles")
     def cycles(self, number: int) -> float:
@@ -291,7 +291,7 @@ class Keysight33512B(FunctionGenerator[Channel]):
         if math.isinf(channel.cycles) and channel.repeat_s:
             channel.cycles = 1
             self._adjusted("turned off infinite burst to allow immediate trigger source")
-        self._apply(number)
+        self.apply(number)
 
     source = setting(TRIGGER + ":SOURce", TRIGGER_SOURCE, "source", of=channel_of, changed=_source_chosen)
     timer = channel_setting(TRIGGER + ":TIMer", INTERVAL, "timer_s")

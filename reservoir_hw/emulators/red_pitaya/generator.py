@@ -84,7 +84,7 @@ class Generator(Board):
         super().__init__(bench)
         self.channels = {number: Channel() for number in (1, 2)}
 
-    def _apply(self, number: int) -> None:
+    def apply(self, number: int) -> None:
         """Bring a changed channel to its output. A burst that was played is over, a signal without end goes on."""
         channel = self.channels[number]
         self.bench.set_output(number, channel.output)
@@ -103,14 +103,14 @@ class Generator(Board):
         """`GEN:RST`: outputs off, and all settings to their defaults. Uploaded waveforms stay."""
         for number, channel in self.channels.items():
             self.channels[number] = Channel(samples=channel.samples)
-            self._apply(number)
+            self.apply(number)
 
     @command("OUTPUT:STATE", Boolean())
     def set_outputs(self, on: bool) -> None:
         """`OUTPUT:STATE`: both."""
         for number in self.channels:
             self.channels[number].on = on
-            self._apply(number)
+            self.apply(number)
 
     output = channel_setting(OUTPUT + ":STATE", Boolean(), "on")
     function = channel_setting(SOURCE + ":FUNC", Keyword("ARBITRARY", "DC", *_SHAPES), "function")
@@ -121,7 +121,7 @@ class Generator(Board):
         if value == 0:
             raise ScpiError(-222)
         self.channels[number].frequency_hz = float(np.float32(value))
-        self._apply(number)
+        self.apply(number)
 
     frequency = reading(SOURCE + ":FREQ:FIX", "frequency_hz", of=channel_of)
     amplitude = channel_setting(SOURCE + ":VOLT", Number("V", _minus("offset_v"), _left("offset_v")), "amplitude_v")
@@ -136,7 +136,7 @@ class Generator(Board):
         if len(samples) > BUFFER_SAMPLES:
             raise ScpiError(-223)
         self.channels[number].samples = samples.astype(np.float32)
-        self._apply(number)
+        self.apply(number)
 
     loaded = reading(SOURCE + ":TRAC:DATA:DATA", "samples", of=channel_of)
     burst = channel_setting(SOURCE + ":BURS:STAT", Keyword("BURST", "CONTINUOUS"), "mode")

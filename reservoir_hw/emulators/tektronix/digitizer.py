@@ -92,13 +92,13 @@ def _time(scope: Any) -> TimeBase:
 
 
 # After a change of the first, what is being acquired begins again. The others change only what is sent.
-time_setting = partial(setting, of=_time, changed=Scope._changed)
+time_setting = partial(setting, of=_time, changed=Scope.changed)
 transfer_setting = partial(setting, of=lambda scope: scope._transfer)
 
 
 def _looked(scope: Any) -> Any:
     """The oscilloscope, after a look at its trigger."""
-    scope._look()
+    scope.look()
     return scope
 
 
@@ -165,7 +165,7 @@ class Mso54(Scope[Record], Oscilloscope):
         if run:
             self._run()
             return
-        self._look()
+        self.look()
         with self._state:
             self._running = False
             self._bench.disarm()
@@ -199,7 +199,7 @@ class Mso54(Scope[Record], Oscilloscope):
     @query(CHANNEL + ":CLIPping")
     def clipping(self, channel: int) -> bool:
         """`CH<x>:CLIPping?`: whether the last record reached the ends of the converter."""
-        self._look()
+        self.look()
         return bool(self._record and self._record.clipped.get(channel))
 
     probe_type = constant(CHANNEL + ":PROBETYPE", Word("ANALOG"))
@@ -213,7 +213,7 @@ class Mso54(Scope[Record], Oscilloscope):
         if not self._set.time.manual:
             # The same one, at the rate that follows from it.
             self._set.time.duration_s = self._set.time.duration_s
-            self._changed()
+            self.changed()
 
     time_mode = setting("HORizontal:MODe", Either("AUTO", "MANual"), "manual", of=_time, changed=_mode_chosen)
     follower = setting(
@@ -226,7 +226,7 @@ class Mso54(Scope[Record], Oscilloscope):
         """`HORizontal:MODe:SAMPLERate`, in manual mode."""
         self._expect_manual()
         self._set.time.set_rate(rate_hz)
-        self._changed()
+        self.changed()
 
     rate = reading("HORizontal:SAMPLERate", "rate_hz", of=_time)
     mode_rate = reading("HORizontal:MODe:SAMPLERate", "rate_hz", of=_time)
@@ -236,7 +236,7 @@ class Mso54(Scope[Record], Oscilloscope):
         """`HORizontal:MODe:RECOrdlength`, in manual mode. The scale follows."""
         self._expect_manual()
         self._set.time.points = points
-        self._changed()
+        self.changed()
 
     points = reading("HORizontal:RECOrdlength", "points", of=_time)
     mode_points = reading("HORizontal:MODe:RECOrdlength", "points", of=_time)
@@ -248,7 +248,7 @@ class Mso54(Scope[Record], Oscilloscope):
     def set_trigger_position(self, percent: float) -> None:
         """`HORizontal:POSition`: of the trigger in the record, without a delay."""
         self._set.time.position = percent
-        self._changed()
+        self.changed()
 
     @query("HORizontal:POSition")
     def trigger_position(self) -> float:
@@ -273,7 +273,7 @@ class Mso54(Scope[Record], Oscilloscope):
     @query("TRIGger:STATE")
     def trigger_state(self) -> Word:
         """`TRIGger:STATE?`."""
-        self._look()
+        self.look()
         return Word("READy" if self._running else "SAVe")
 
     trigger_type = constant("TRIGger:A:TYPe", Word("EDGE"), Choice("EDGE"))
@@ -285,7 +285,7 @@ class Mso54(Scope[Record], Oscilloscope):
         if source == AUXILIARY and not self._has_auxiliary:
             raise ScpiError(-224)
         self._set.source = source
-        self._changed()
+        self.changed()
 
     @query("TRIGger:A:EDGE:SOUrce")
     def source(self) -> Word:
@@ -302,7 +302,7 @@ class Mso54(Scope[Record], Oscilloscope):
         if not self._has_auxiliary:
             raise ScpiError(-241, "Hardware missing")
         self._set.auxiliary_level_v = volts
-        self._changed()
+        self.changed()
 
     auxiliary_level = reading("TRIGger:AUXLevel", "auxiliary_level_v", of=settings_of)
 
@@ -313,7 +313,7 @@ class Mso54(Scope[Record], Oscilloscope):
     @query("DATa:SOUrce:AVAILable")
     def available(self) -> str:
         """`DATa:SOUrce:AVAILable?`: what has been acquired."""
-        self._look()
+        self.look()
         return ",".join(f"CH{number}" for number in self._record.codes) if self._record else "NONE"
 
     @command("DATa:ENCdg", Choice("ASCIi", *_BINARY))
@@ -406,7 +406,7 @@ class Mso54(Scope[Record], Oscilloscope):
 
     def _active(self) -> tuple[Record, int]:
         """The record, and the channel whose points are sent. Raises `ScpiError` if there are none."""
-        self._look()
+        self.look()
         number = int(self._transfer.source[-1])
         if self._record is None or number not in self._record.codes:
             raise ExecutionError(2244, "Waveform requested is not active")

@@ -95,7 +95,7 @@ class Afg3152C(FunctionGenerator[Channel]):
         self.memory.reset()
         for number in (1, 2):
             self.channels[number] = Channel(memory=self.memory)
-            self._apply(number)
+            self.apply(number)
 
     def trigger(self) -> None:
         """Of both channels, whatever the source is."""
@@ -112,13 +112,13 @@ class Afg3152C(FunctionGenerator[Channel]):
 
     def _apply_all(self) -> None:
         for number in self.channels:
-            self._apply(number)
+            self.apply(number)
 
     def _apply_memory(self, name: str) -> None:
         """A memory has changed: so has what plays it."""
         for number, channel in self.channels.items():
             if channel.function == name:
-                self._apply(number)
+                self.apply(number)
 
     # ---- shape and frequency --------------------------------------------------------------------
 
@@ -130,7 +130,7 @@ class Afg3152C(FunctionGenerator[Channel]):
         channel = self.channels[number]
         channel.function = function
         channel.frequency_hz = min(max(channel.frequency_hz, channel.lowest_hz), channel.highest_hz)
-        self._apply(number)
+        self.apply(number)
 
     function = reading(SOURCE + "FUNCtion[:SHAPe]", "function", of=channel_of)
     frequency = channel_setting(SOURCE + "FREQuency[:CW|:FIXed]", FREQUENCY, "frequency_hz")
@@ -163,7 +163,7 @@ class Afg3152C(FunctionGenerator[Channel]):
         if high - low < channel.lowest_vpp:
             raise ScpiError(-222)
         channel.amplitude_vpp, channel.offset_v = high - low, (high + low) / 2
-        self._apply(number)
+        self.apply(number)
 
     amplitude_unit = constant(SOURCE + "VOLTage:UNIT", "VPP", Keyword("VPP"))
 

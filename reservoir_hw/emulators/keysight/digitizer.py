@@ -133,6 +133,7 @@ class InfiniiVision(Scope[Record], ScpiDevice):
     """The oscilloscope on a bench, whose inputs 1 to 4 are its channels."""
 
     identity = "KEYSIGHT TECHNOLOGIES,MSO-X 3054T,MY00000002,07.50.2021102830"
+    _set: _Settings
 
     def __init__(self, bench: VirtualBench) -> None:
         super().__init__(bench)

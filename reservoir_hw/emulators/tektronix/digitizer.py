@@ -111,6 +111,7 @@ class Mso54(Scope[Record], Oscilloscope):
     """
 
     identity = "TEKTRONIX,MSO54,C000002,CF:91.1CT FV:2.0.3.950"
+    _set: _Settings
 
     def __init__(self, bench: VirtualBench, *, auxiliary_input: bool = False) -> None:
         super().__init__(bench)

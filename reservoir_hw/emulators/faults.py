@@ -28,18 +28,23 @@ _HEADER_BYTES = 200
 _LOOK_S = 0.01
 
 
-class _Fault(Config):
-    """Strikes when a message with `at` in its beginning comes for the `occurrence`-th time, and so many times."""
+class PlannedFault(Config):
+    """Strikes at the `occurrence`-th time, and so many times."""
 
     kind: Any
-    instrument: Literal["generator", "digitizer", "source", "switch", "supply"]
-    at: str = Field(min_length=1, description="a part of the message, as it is sent, in upper or lower case")
     occurrence: PositiveInt = 1
     times: PositiveInt | None = Field(default=1, description="null: from then on always")
 
     def is_due(self, count: int) -> bool:
         """Whether it strikes at this occurrence."""
         return self.occurrence <= count and (self.times is None or count < self.occurrence + self.times)
+
+
+class _Fault(PlannedFault):
+    """Counts messages with `at` in their beginning."""
+
+    instrument: Literal["generator", "digitizer", "source", "switch", "supply"]
+    at: str = Field(min_length=1, description="a part of the message, as it is sent, in upper or lower case")
 
     @abstractmethod
     def strike(self, device: MessageDevice, execute: Execute, cancelled: Callable[[], bool]) -> bytes:

@@ -7,33 +7,19 @@ from abc import abstractmethod
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, ClassVar, Generic, TypeVar
+from typing import ClassVar, Generic, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from reservoir_hw.emulators.bench import SOURCE_OHM, OutputSettings, VirtualBench, Waveform
 from reservoir_hw.emulators.physics.signals import Interpolation
+from reservoir_hw.emulators.scpi.arguments import Boolean, Keyword
 from reservoir_hw.emulators.scpi.instrument import ScpiDevice
 from reservoir_hw.emulators.scpi.messages import ScpiError
-from reservoir_hw.emulators.scpi.tree import setting
+from reservoir_hw.emulators.scpi.tree import channel_of, command, setting
 
 OPEN_CIRCUIT_V = 10.0
-
-
-def channel_of(generator: Any, number: int) -> Any:
-    """The settings of a channel."""
-    return generator.channels[number]
-
-
-def limit(name: str) -> Any:
-    """A limit that depends on a channel's other settings."""
-    return lambda generator, channel: getattr(generator.channels[channel], name)
-
-
-def negative(name: str) -> Any:
-    """The limit below zero."""
-    return lambda generator, channel: -getattr(generator.channels[channel], name)
 
 
 @dataclass(kw_only=True)
@@ -47,6 +33,7 @@ class GeneratorChannel:
     offset_v: float = 0.0
     on: bool = False
     load_ohm: float = 50.0
+    polarity: str = "NORM"
     burst: bool = False
     burst_mode: str = "TRIG"
     cycles: float
@@ -56,8 +43,13 @@ class GeneratorChannel:
         """Of the volts inside the generator, what is left at the load."""
         return 1.0 if math.isinf(self.load_ohm) else self.load_ohm / (SOURCE_OHM + self.load_ohm)
 
-    def set_load(self, ohm: float) -> None:
-        """What the generator makes stays the same; the volts that it states do not."""
+    @property
+    def load(self) -> float:
+        """`load_ohm`. What the generator makes stays the same when it is set; the volts that it states do not."""
+        return self.load_ohm
+
+    @load.setter
+    def load(self, ohm: float) -> None:
         before = self.load_share
         self.load_ohm = ohm
         self.amplitude_vpp *= self.load_share / before
@@ -126,10 +118,16 @@ class GeneratorChannel:
 
 
 AnyChannel = TypeVar("AnyChannel", bound=GeneratorChannel)
+# A changed channel is brought to its output.
+channel_setting = partial(setting, of=channel_of, changed=lambda generator, number: generator.apply(number))
+
+
+# The headers of all of them begin so.
+SOURCE, OUTPUT = "[SOURce{channel:1-2}:]", "OUTPut{channel:1-2}"
 
 
 class FunctionGenerator(ScpiDevice, Generic[AnyChannel]):
-    """Channels on a bench, without commands."""
+    """Channels on a bench, with the commands that do not depend on the brand."""
 
     channels: dict[int, AnyChannel]
 
@@ -142,7 +140,7 @@ class FunctionGenerator(ScpiDevice, Generic[AnyChannel]):
     def _repeat_s(self, number: int) -> float | None:
         """How often a burst of this channel begins by itself; None: somebody has to trigger it."""
 
-    def _apply(self, number: int) -> None:
+    def apply(self, number: int) -> None:
         """Bring a changed channel to its output. What it played is over."""
         channel, repeat_s = self.channels[number], self._repeat_s(number)
         self.bench.set_output(number, channel.output(repeat_s))
@@ -164,6 +162,14 @@ class FunctionGenerator(ScpiDevice, Generic[AnyChannel]):
         self.bench.stop(stopped)
         self._endless.difference_update(stopped)
 
+    output = channel_setting(OUTPUT + "[:STATe]", Boolean(), "on")
+    polarity = channel_setting(OUTPUT + ":POLarity", Keyword("NORMal", "INVerted"), "polarity")
+    """Of the waveform, around its offset."""
+    burst = channel_setting(SOURCE + "BURSt[:STATe]", Boolean(), "burst")
+    burst_mode = channel_setting(SOURCE + "BURSt:MODE", Keyword("TRIGgered", "GATed"), "burst_mode")
+    """Nothing is connected to the input that gates."""
 
-# A changed channel is brought to its output.
-channel_setting = partial(setting, of=channel_of, changed=FunctionGenerator._apply)
+    @command("ABORt")
+    def abort(self) -> None:
+        """`ABORt` ends bursts without end. Channels wait for their next trigger."""
+        self._stop(list(self._endless))

@@ -30,6 +30,9 @@ def codes_of(device):
         ("FREQU 5", -113),
         ("SOUR:FREQ:CENT 5", -113),
         ("FREQ1 5", -113),
+        ("FREQ:CW:FIX 5", -113),
+        ("DISPSCR:TEXT 'a'", -113),
+        ("SCR2:TEXT 'a'", -114),
         ("SOUR2::FREQ 5", -113),
         ("WAV:DATA", -113),
         ("*RST?", -113),
@@ -59,6 +62,9 @@ def test_an_error_in_the_middle_of_a_message():
     ("message", "attribute", "value"),
     [
         ("FREQ 1.5", "frequencies", 1.5),
+        ("FREQ:CW 1.5", "frequencies", 1.5),
+        ("SCREEN1:TEXT 'ab'", "label", "ab"),
+        ("DISP:TEXT 'ab'", "label", "ab"),
         ("FREQ 1 E3", "frequencies", 1e3),
         ("FREQ 10KHZ", "frequencies", 1e4),
         ("FREQ #H1F", "frequencies", 31.0),
@@ -77,7 +83,8 @@ def test_arguments_that_are_accepted(message, attribute, value):
     device = ToyGenerator()
     device.execute(message.encode())
     assert errors_of(device) == []
-    assert getattr(device, attribute)[1] == value
+    found = getattr(device, attribute)
+    assert (found if attribute == "label" else found[1]) == value
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,8 @@ TOLD_OTHERWISE = {"CH1:BANdwidth"}
 def headers(instrument):
     for name in dir(instrument):
         if isinstance(declared := getattr(instrument, name), Pair):
-            yield re.sub(r"\{\w+:(\d+)-\d+\}", r"\1", re.sub(r"[\[\]]", "", declared.scpi_headers[0].header))
+            header = re.sub(r"\|[^\])]*|[\[\]()]", "", declared.scpi_headers[0].header)
+            yield re.sub(r"\{(?:\w+:)?(\d+)-\d+\}", r"\1", header)
 
 
 @pytest.mark.parametrize("instrument", [Keysight33512B, InfiniiVision, Afg3152C, Mso54, RedPitaya, SourceMeter])

@@ -54,11 +54,11 @@ class ToyGenerator(ScpiDevice):
     def settings(self):
         return (self.frequencies, self.levels, self.outputs, self.sources, self.rates, self.label)
 
-    @command("[SOURce{channel:1-2}:]FREQuency[:FIXed]", FREQUENCY)
+    @command("[SOURce{channel:1-2}:]FREQuency[:FIXed|:CW]", FREQUENCY)
     def set_frequency(self, channel, value):
         self.frequencies[channel] = value
 
-    @query("[SOURce{channel:1-2}:]FREQuency[:FIXed]")
+    @query("[SOURce{channel:1-2}:]FREQuency[:FIXed|:CW]")
     def frequency(self, channel):
         return self.frequencies[channel]
 
@@ -106,11 +106,11 @@ class ToyGenerator(ScpiDevice):
     def source(self, channel):
         return self.sources[channel]
 
-    @command("DISPlay:TEXT", String())
+    @command("(DISPlay|SCReen){1-1}:TEXT", String())
     def set_label(self, value):
         self.label = value
 
-    @query("DISPlay:TEXT")
+    @query("(DISPlay|SCReen){1-1}:TEXT")
     def text(self):
         return f'"{self.label}"'
 

@@ -12,6 +12,7 @@ A frame, or a line of text, is struck between the line and the board. Hosts meet
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 from typing import Annotated, Any, Literal, Self
 
 import numpy as np
@@ -22,6 +23,7 @@ from reservoir_hw.core.configuration import Config
 from reservoir_hw.core.seeds import generator
 from reservoir_hw.emulators.board.board import ANSWER, NAK, Code, Device, DeviceProblem, Operation
 from reservoir_hw.emulators.board.frames import Damaged, TooLong, body_of
+from reservoir_hw.emulators.faults import PlannedFault
 
 Direction = Literal["to_board", "to_host"]
 OperationName = Literal["ping", "info", "attach", "reset", "step", "run", "status", "detach", "nak"]
@@ -29,13 +31,10 @@ OperationName = Literal["ping", "info", "attach", "reset", "step", "run", "statu
 _LONGEST = (1 << 16) - 1
 
 
-class _Fault(Config):
+class _Fault(PlannedFault):
     """Strikes at the `occurrence`-th time and so many times, or now and then."""
 
-    kind: Any
     rate: float | None = Field(default=None, ge=0, le=1, description="probability, instead of occurrence and times")
-    occurrence: PositiveInt = 1
-    times: PositiveInt | None = Field(default=1, description="null: from then on always")
 
     @model_validator(mode="after")
     def _one_way(self) -> Self:
@@ -43,11 +42,9 @@ class _Fault(Config):
             raise ValueError("give either rate, or occurrence and times")
         return self
 
-    def is_due(self, count: int, random: np.random.Generator) -> bool:
-        """Whether it strikes at this occurrence."""
-        if self.rate is not None:
-            return random.random() < self.rate
-        return self.occurrence <= count and (self.times is None or count < self.occurrence + self.times)
+    def strikes(self, count: int, random: np.random.Generator) -> bool:
+        """Whether it does at this occurrence."""
+        return self.is_due(count) if self.rate is None else random.random() < self.rate
 
 
 class _AtFrame(_Fault):
@@ -66,73 +63,45 @@ class _FrameFault(_AtFrame):
         raise NotImplementedError
 
 
-class Drop(_FrameFault):
-    """The frame never comes."""
+class Struck(_FrameFault):
+    """It is lost, comes twice, or comes otherwise than it was sent."""
 
-    kind: Literal["drop"]
-
-    def strike(self, frame: bytes, random: np.random.Generator) -> bytes:
-        """As `_FrameFault.strike`."""
-        return b""
-
-
-class Repeat(_FrameFault):
-    """It comes twice."""
-
-    kind: Literal["repeat"]
+    kind: Literal["drop", "repeat", "flip", "cut", "short", "digit"]
 
     def strike(self, frame: bytes, random: np.random.Generator) -> bytes:
         """As `_FrameFault.strike`."""
-        return frame + frame
+        return _STRUCK[self.kind](frame, random)
 
 
-class Flip(_FrameFault):
-    """One to three bits are flipped, anywhere."""
-
-    kind: Literal["flip"]
-
-    def strike(self, frame: bytes, random: np.random.Generator) -> bytes:
-        """As `_FrameFault.strike`."""
-        flipped = bytearray(frame)
-        # Different bits: the same one twice would be no damage.
-        for bit in random.choice(8 * len(frame), size=int(random.integers(1, 4)), replace=False).tolist():
-            flipped[bit // 8] ^= 1 << bit % 8
-        return bytes(flipped)
+def _flipped(frame: bytes, random: np.random.Generator) -> bytes:
+    """One to three bits, anywhere."""
+    flipped = bytearray(frame)
+    # Different bits: the same one twice would be no damage.
+    for bit in random.choice(8 * len(frame), size=int(random.integers(1, 4)), replace=False).tolist():
+        flipped[bit // 8] ^= 1 << bit % 8
+    return bytes(flipped)
 
 
-class Cut(_FrameFault):
-    """Its end is missing, and the byte 0 with it."""
-
-    kind: Literal["cut"]
-
-    def strike(self, frame: bytes, random: np.random.Generator) -> bytes:
-        """As `_FrameFault.strike`."""
-        return frame[: int(random.integers(len(frame)))]
-
-
-class Short(_FrameFault):
-    """Its end is missing, but not the byte that ends it."""
-
-    kind: Literal["short"]
-
-    def strike(self, frame: bytes, random: np.random.Generator) -> bytes:
-        """As `_FrameFault.strike`."""
-        return frame[: int(random.integers(len(frame)))] + frame[-1:]
-
-
-class Digit(_FrameFault):
+def _other_digit(frame: bytes, random: np.random.Generator) -> bytes:
     """Of a line of text, one digit is another one: nobody can see that."""
+    places = [at for at, byte in enumerate(frame) if chr(byte).isdigit()]
+    changed = bytearray(frame)
+    if places:
+        at = int(random.choice(places))
+        changed[at] = ord("0") + (changed[at] - ord("0") + int(random.integers(1, 10))) % 10
+    return bytes(changed)
 
-    kind: Literal["digit"]
 
-    def strike(self, frame: bytes, random: np.random.Generator) -> bytes:
-        """As `_FrameFault.strike`."""
-        places = [at for at, byte in enumerate(frame) if chr(byte).isdigit()]
-        changed = bytearray(frame)
-        if places:
-            at = int(random.choice(places))
-            changed[at] = ord("0") + (changed[at] - ord("0") + int(random.integers(1, 10))) % 10
-        return bytes(changed)
+_STRUCK: dict[str, Callable[[bytes, np.random.Generator], bytes]] = {
+    "drop": lambda frame, random: b"",
+    "repeat": lambda frame, random: frame + frame,
+    "flip": _flipped,
+    # Its end is missing, and the byte 0 with it.
+    "cut": lambda frame, random: frame[: int(random.integers(len(frame)))],
+    # Its end is missing, but not the byte that ends it.
+    "short": lambda frame, random: frame[: int(random.integers(len(frame)))] + frame[-1:],
+    "digit": _other_digit,
+}
 
 
 class Noise(_FrameFault):
@@ -177,10 +146,7 @@ class DeviceFails(_Fault):
     text: str = "a planned fault"
 
 
-Fault = Annotated[
-    Drop | Repeat | Flip | Cut | Short | Digit | Noise | Stall | Reboot | Unplug | DeviceFails,
-    Field(discriminator="kind"),
-]
+Fault = Annotated[Struck | Noise | Stall | Reboot | Unplug | DeviceFails, Field(discriminator="kind")]
 
 
 class BoardFaultPlan(Config):
@@ -231,7 +197,7 @@ class Faults:
     def _strikes(self, number: int) -> bool:
         fault, random = self._faults[number]
         self._counts[number] += 1
-        struck = fault.is_due(self._counts[number], random)
+        struck = fault.strikes(self._counts[number], random)
         self.struck[fault.kind] += struck
         return struck
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -12,6 +13,8 @@ from reservoir_hw.emulators.physics.signals import CYCLE_SAMPLES, SHAPES, Interp
 from reservoir_hw.emulators.scpi.messages import ScpiError
 
 FULL_SCALE = 32767
+# Of a sine: what the emulated instrument takes for any shape.
+_VPP_OF = {"VPP": 1.0, "VRMS": 2 * math.sqrt(2)}
 SHORTEST, LONGEST_NAME = 8, 12
 BUILT_IN = r"INT:\BUILTIN\EXP_RISE.ARB"
 
@@ -77,7 +80,6 @@ class Channel(GeneratorChannel):
     frequency_hz: float = 1e3
     amplitude_vpp: float = 0.1
     unit: str = "VPP"
-    polarity: str = "NORM"
     arbitrary: str = BUILT_IN
     rate_hz: float = 40e3
     filter: str = "STEP"
@@ -96,6 +98,27 @@ class Channel(GeneratorChannel):
     def highest_rate_hz(self) -> float:
         """Samples a second. Without a filter it is less."""
         return HIGHEST_UNFILTERED_RATE_HZ if self.filter == "OFF" else HIGHEST_RATE_HZ
+
+    @property
+    def shown_hz(self) -> float:
+        """What `FREQuency` says; of an arbitrary waveform, it follows from the sample rate."""
+        return self.rate_hz / self.points if self.function == "ARB" else self.frequency_hz
+
+    @shown_hz.setter
+    def shown_hz(self, value: float) -> None:
+        if self.function == "ARB":
+            self.rate_hz = value * self.points
+        else:
+            self.frequency_hz = value
+
+    @property
+    def shown_amplitude(self) -> float:
+        """In the unit that was chosen."""
+        return self.amplitude_vpp / _VPP_OF[self.unit]
+
+    @shown_amplitude.setter
+    def shown_amplitude(self, value: float) -> None:
+        self.amplitude_vpp = value * _VPP_OF[self.unit]
 
     @property
     def points(self) -> int:

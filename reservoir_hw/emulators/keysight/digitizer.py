@@ -12,29 +12,33 @@ What the guide leaves open, or what is simpler here:
 from __future__ import annotations
 
 import math
-import threading
-import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from reservoir_hw.emulators.bench import Acquisition, VirtualBench
 from reservoir_hw.emulators.physics.signals import to_codes
-from reservoir_hw.emulators.scpi.arguments import Boolean, Integer, Keyword, ListOf, Number, definite_block
+from reservoir_hw.emulators.scope import Scope, Volts, channel_setting, scope_setting, settings_of, settled_setting
+from reservoir_hw.emulators.scpi.arguments import (
+    Boolean,
+    Integer,
+    Keyword,
+    ListOf,
+    Number,
+    PerDivision,
+    definite_block,
+)
 from reservoir_hw.emulators.scpi.instrument import ScpiDevice
 from reservoir_hw.emulators.scpi.messages import ScpiError
-from reservoir_hw.emulators.scpi.tree import command, constant, query, setting
+from reservoir_hw.emulators.scpi.tree import channel_of, command, constant, limit, query, reading, setting
 
 HIGHEST_RATE_HZ = 5e9
 MEMORY_POINTS = 1_000_000
 MEASUREMENT_POINTS = 62_500
 TIME_DIVISIONS, VOLT_DIVISIONS = 10, 8
 RUNNING, WAITING_FOR_TRIGGER = 1 << 3, 1 << 5
-# With :TRIGger:SWEep AUTO, so long after arming the instrument triggers itself.
-AUTO_TRIGGER_S = 0.05
 BANDWIDTH_LIMIT_HZ = 20e6
 EXTERNAL_RANGE_V = 8.0
 # The left edge of the screen, as a part of the time range before the reference.
@@ -44,6 +48,13 @@ _TYPES = {"NORM": 0, "HRES": 3}
 _FORMATS = {"BYTE": 0, "WORD": 1, "ASC": 4}
 _CHANNELS = tuple(f"CHANnel{number}" for number in range(1, 5))
 CHANNEL = "CHANnel{channel:1-4}"
+RANGE = Number("V", limit("lowest_range_v"), limit("highest_range_v"))
+SCALE = PerDivision(
+    "V",
+    limit("lowest_range_v", 1 / VOLT_DIVISIONS),
+    limit("highest_range_v", 1 / VOLT_DIVISIONS),
+    divisions=VOLT_DIVISIONS,
+)
 
 
 @dataclass
@@ -58,18 +69,25 @@ class Channel:
     limited: bool = False
     level_v: float = 0.0
 
+    @property
+    def lowest_range_v(self) -> float:
+        """From the bottom of the screen to its top."""
+        return 8e-3 * self.probe
+
+    @property
     def highest_range_v(self) -> float:
         """Of 50 ohm, 1 V per division is the most."""
         return self.probe * (40.0 if self.impedance == "ONEM" else 8.0)
 
+    @property
     def highest_offset_v(self) -> float:
         """The more, the coarser the range is."""
         return self.probe * (2.0 if self.range_v <= 1.6 * self.probe else 50.0)
 
     def settle(self) -> None:
         """Range and offset become the nearest ones that there are."""
-        self.range_v = min(self.range_v, self.highest_range_v())
-        self.offset_v = float(np.clip(self.offset_v, -self.highest_offset_v(), self.highest_offset_v()))
+        self.range_v = min(self.range_v, self.highest_range_v)
+        self.offset_v = float(np.clip(self.offset_v, -self.highest_offset_v, self.highest_offset_v))
 
     def bounds(self) -> tuple[float, float]:
         """Trigger levels lie within three quarters of the range from the middle of the screen."""
@@ -90,7 +108,6 @@ class Record:
 
 @dataclass
 class _Settings:
-    channels: dict[int, Channel] = field(default_factory=lambda: {n: Channel(on=n == 1) for n in range(1, 5)})
     time_range_s: float = 1e-3
     position_s: float = 0.0
     reference: str = "CENT"
@@ -100,7 +117,7 @@ class _Settings:
     external_level_v: float = 0.0
     kind: str = "NORM"
     count: int = 8
-    waveform_source: int = 1
+    waveform_source: str = "CHAN1"
     format: str = "BYTE"
     byte_order: str = "MSBF"
     unsigned: bool = True
@@ -108,30 +125,18 @@ class _Settings:
     points_mode: str = "NORM"
 
 
-def _settings(scope: Any) -> _Settings:
-    return scope._set
+# Of what is sent.
+transfer_setting = partial(setting, of=settings_of)
 
 
-def _channel(scope: Any, number: int) -> Channel:
-    return scope._set.channels[number]
-
-
-# These change what is being acquired, the others only what is sent.
-acquisition_setting = partial(setting, of=_settings, changed=lambda scope: scope._changed())
-channel_setting = partial(setting, of=_channel, changed=lambda scope, _: scope._changed())
-settled_setting = partial(setting, of=_channel, changed=lambda scope, number: scope._settle(number))
-transfer_setting = partial(setting, of=_settings)
-
-
-class InfiniiVision(ScpiDevice):
+class InfiniiVision(Scope[Record], ScpiDevice):
     """The oscilloscope on a bench, whose inputs 1 to 4 are its channels."""
 
     identity = "KEYSIGHT TECHNOLOGIES,MSO-X 3054T,MY00000002,07.50.2021102830"
+    _set: _Settings
 
     def __init__(self, bench: VirtualBench) -> None:
-        super().__init__()
-        self._bench = bench
-        self._state = threading.RLock()
+        super().__init__(bench)
         self.reset()
 
     # ---- hooks ----------------------------------------------------------------------------------
@@ -139,19 +144,11 @@ class InfiniiVision(ScpiDevice):
     def reset(self) -> None:
         """The default setup: channel 1 is on, and the instrument runs and triggers itself."""
         with self._state:
-            self._set = _Settings()
-            self._record: Record | None = None
+            self._set, self._record = _Settings(), None
+            self.channels = {number: Channel(on=number == 1) for number in range(1, 5)}
             self._armed_event = self._triggered_event = False
             self._digitizing = False
             self._run(continuously=True)
-
-    def operation_complete(self, timeout_s: float) -> bool:
-        """Only `:DIGitize` is waited for."""
-        if not self._digitizing:
-            return True
-        self._bench.capture(timeout_s)
-        self._look()
-        return not self._digitizing
 
     def format_error(self, error: ScpiError) -> str:
         """With the sign of the number, as `+0,"No error"`."""
@@ -159,13 +156,15 @@ class InfiniiVision(ScpiDevice):
 
     # ---- acquisition ----------------------------------------------------------------------------
 
+    @property
     def _rate_hz(self) -> float:
         least = max(1.0, HIGHEST_RATE_HZ * self._set.time_range_s / MEMORY_POINTS) * (1 - 1e-9)
         power = 10.0 ** math.floor(math.log10(least))
         return HIGHEST_RATE_HZ / next(step * power for step in (1, 2, 5, 10) if step * power >= least)
 
+    @property
     def _points(self) -> int:
-        return round(self._rate_hz() * self._set.time_range_s)
+        return round(self._rate_hz * self._set.time_range_s)
 
     def _run(self, *, continuously: bool) -> None:
         with self._state:
@@ -175,61 +174,45 @@ class InfiniiVision(ScpiDevice):
             self._arm()
 
     def _arm(self) -> None:
+        super()._arm()
+        self._armed_event = True
+
+    @property
+    def _acquisition(self) -> Acquisition:
         settings = self._set
         source, level_v = settings.source, settings.external_level_v
         if source != "EXT":
-            channel = settings.channels[int(source[-1])]
+            channel = self.channels[int(source[-1])]
             level_v = channel.level_v / channel.probe
-        self._acquisition = Acquisition(
-            rate_hz=self._rate_hz(),
-            samples=self._points(),
+        return Acquisition(
+            rate_hz=self._rate_hz,
+            samples=self._points,
             first_s=settings.position_s - _REFERENCES[settings.reference] * settings.time_range_s,
             source="external" if source == "EXT" else int(source[-1]),
             level_v=level_v,
             slope="rising" if settings.slope == "POS" else "falling",
-            channels=[number for number, channel in settings.channels.items() if channel.on],
+            channels=[number for number, channel in self.channels.items() if channel.on],
         )
-        self._armed_event, self._armed_at = True, time.monotonic()
-        self._bench.arm(self._acquisition)
 
-    def _changed(self) -> None:
-        """What is being acquired begins again with new settings."""
-        if self._running:
-            self._arm()
-
-    def _settle(self, channel: int) -> None:
-        self._set.channels[channel].settle()
-        self._changed()
+    @property
+    def _single(self) -> bool:
+        return self._digitizing
 
     def _halt(self) -> None:
         with self._state:
             self._running = self._continuously = self._digitizing = False
             self._bench.disarm()
 
-    def _look(self) -> None:
-        """Take the record if the trigger has come."""
-        with self._state:
-            if not self._running:
-                return
-            if self._set.sweep == "AUTO" and time.monotonic() > self._armed_at + AUTO_TRIGGER_S:
-                self._bench.force()
-            volts = None if self._bench.armed else self._bench.capture(0)
-            if volts is None:
-                return
-            self._record, self._triggered_event = self._converted(volts), True
-            self._running, self._digitizing = self._continuously, False
-            if self._running:
-                self._arm()
-
-    def _converted(self, volts: dict[int, NDArray[np.float64]]) -> Record:
-        channels, rate_hz = self._set.channels, self._acquisition.rate_hz
+    def _taken(self, volts: Volts, acquisition: Acquisition) -> Record:
+        self._running, self._digitizing, self._triggered_event = self._continuously, False, True
+        channels, rate_hz = self.channels, acquisition.rate_hz
         codes = {}
         for number, seen in volts.items():
             channel = channels[number]
             limited = _low_pass(seen, rate_hz) if channel.limited else seen
             codes[number] = to_codes(limited * channel.probe, channel.range_v, channel.offset_v, _BITS[self._set.kind])
         scales = {number: (channels[number].range_v, channels[number].offset_v) for number in codes}
-        return Record(self._set.kind, rate_hz, self._acquisition.first_s, codes, scales)
+        return Record(self._set.kind, rate_hz, acquisition.first_s, codes, scales)
 
     @command("RUN")
     def run(self) -> None:
@@ -239,7 +222,7 @@ class InfiniiVision(ScpiDevice):
     @command("STOP")
     def stop(self) -> None:
         """`:STOP`."""
-        self._look()
+        self.look()
         self._halt()
 
     @command("SINGle")
@@ -251,7 +234,7 @@ class InfiniiVision(ScpiDevice):
     def digitize(self, sources: list[str] | None = None) -> None:
         """`:DIGitize` acquires once, and what follows waits until the record is complete."""
         if sources:
-            for number, channel in self._set.channels.items():
+            for number, channel in self.channels.items():
                 channel.on = f"CHAN{number}" in sources
         with self._state:
             self._digitizing = True
@@ -276,68 +259,34 @@ class InfiniiVision(ScpiDevice):
     @query("TER")
     def trigger_event(self) -> int:
         """`:TER?`: whether it was triggered since the last question."""
-        self._look()
+        self.look()
         event, self._triggered_event = self._triggered_event, False
         return int(event)
 
     @query("OPERegister:CONDition")
     def operation_condition(self) -> int:
         """`:OPERegister:CONDition?`."""
-        self._look()
+        self.look()
         waiting = self._running and self._bench.armed
         return (RUNNING if self._running else 0) | (WAITING_FOR_TRIGGER if waiting else 0)
 
-    type = acquisition_setting("ACQuire:TYPE", Keyword("NORMal", "HRESolution"), "kind")
+    type = scope_setting("ACQuire:TYPE", Keyword("NORMal", "HRESolution"), "kind")
     count = transfer_setting("ACQuire:COUNt", Integer(low=2, high=65536), "count")
     """Of averages."""
-
-    @query("ACQuire:SRATe")
-    def rate(self) -> float:
-        """`:ACQuire:SRATe?`."""
-        return self._rate_hz()
+    rate = reading("ACQuire:SRATe", "_rate_hz")
 
     @query("ACQuire:POINts")
     def points(self) -> str:
         """`:ACQuire:POINts?`."""
-        return f"{self._points():+d}"
+        return f"{self._points:+d}"
 
     # ---- channels -------------------------------------------------------------------------------
 
     display = channel_setting(CHANNEL + ":DISPlay", Boolean(), "on")
     """Only channels that are on are recorded."""
-    range = settled_setting(
-        CHANNEL + ":RANGe",
-        Number(
-            "V",
-            low=lambda device, channel: 8e-3 * device.probe(channel),
-            high=lambda device, channel: device.highest_range_v(channel),
-        ),
-        "range_v",
-    )
+    range = settled_setting(CHANNEL + ":RANGe", RANGE, "range_v")
     """From the bottom of the screen to its top."""
-
-    def highest_range_v(self, channel: int) -> float:
-        """What `:CHANnel<n>:RANGe` takes at most."""
-        return self._set.channels[channel].highest_range_v()
-
-    @command(
-        CHANNEL + ":SCALe",
-        Number(
-            "V",
-            low=lambda device, channel: 8e-3 * device.probe(channel) / VOLT_DIVISIONS,
-            high=lambda device, channel: device.highest_range_v(channel) / VOLT_DIVISIONS,
-        ),
-    )
-    def set_scale(self, channel: int, volts: float) -> None:
-        """`:CHANnel<n>:SCALe`: volts per division."""
-        self._set.channels[channel].range_v = volts * VOLT_DIVISIONS
-        self._settle(channel)
-
-    @query(CHANNEL + ":SCALe")
-    def scale(self, channel: int) -> float:
-        """`:CHANnel<n>:SCALe?`."""
-        return self._set.channels[channel].range_v / VOLT_DIVISIONS
-
+    scale = settled_setting(CHANNEL + ":SCALe", SCALE, "range_v")
     offset = settled_setting(CHANNEL + ":OFFSet", Number("V"), "offset_v")
     """The middle of the screen. Without an error it becomes the nearest that there is."""
 
@@ -358,55 +307,40 @@ class InfiniiVision(ScpiDevice):
     @command(CHANNEL + ":PROBe", Number(low=0.1, high=10e3))
     def set_probe(self, channel: int, attenuation: float) -> None:
         """`:CHANnel<n>:PROBe`: range, offset and trigger level stay what they are at the input."""
-        settings = self._set.channels[channel]
+        settings = self.channels[channel]
         factor = attenuation / settings.probe
         settings.probe = attenuation
         settings.range_v *= factor
         settings.offset_v *= factor
         settings.level_v *= factor
-        self._changed()
+        self.changed()
 
-    @query(CHANNEL + ":PROBe")
-    def probe(self, channel: int) -> float:
-        """`:CHANnel<n>:PROBe?`."""
-        return self._set.channels[channel].probe
-
+    probe = reading(CHANNEL + ":PROBe", "probe", of=channel_of)
     bandwidth_limit = channel_setting(CHANNEL + ":BWLimit", Boolean(), "limited")
     """A low pass of 20 MHz."""
 
     # ---- time base ------------------------------------------------------------------------------
 
     time_mode = constant("TIMebase:MODE", "MAIN", Keyword("MAIN"))
-    time_range = acquisition_setting("TIMebase:RANGe", Number("S", low=20e-9, high=500.0), "time_range_s")
+    time_range = scope_setting("TIMebase:RANGe", Number("S", low=20e-9, high=500.0), "time_range_s")
     """From the left of the screen to its right."""
-
-    @command("TIMebase:SCALe", Number("S", low=2e-9, high=50.0))
-    def set_time_scale(self, seconds: float) -> None:
-        """`:TIMebase:SCALe`: seconds per division."""
-        self._set.time_range_s = seconds * TIME_DIVISIONS
-        self._changed()
-
-    @query("TIMebase:SCALe")
-    def time_scale(self) -> float:
-        """`:TIMebase:SCALe?`."""
-        return self._set.time_range_s / TIME_DIVISIONS
-
-    position = acquisition_setting("TIMebase:POSition", Number("S", low=-500.0, high=500.0), "position_s")
+    time_scale = scope_setting("TIMebase:SCALe", PerDivision("S", low=2e-9, high=50.0), "time_range_s")
+    position = scope_setting("TIMebase:POSition", Number("S", low=-500.0, high=500.0), "position_s")
     """The time of the reference since the trigger."""
-    reference = acquisition_setting("TIMebase:REFerence", Keyword("LEFT", "CENTer", "RIGHt"), "reference")
+    reference = scope_setting("TIMebase:REFerence", Keyword("LEFT", "CENTer", "RIGHt"), "reference")
     """One division from the left, the middle, one division from the right."""
 
     # ---- trigger --------------------------------------------------------------------------------
 
     trigger_mode = constant("TRIGger:MODE", "EDGE", Keyword("EDGE"))
-    sweep = acquisition_setting("TRIGger:SWEep", Keyword("AUTO", "NORMal"), "sweep")
-    source = acquisition_setting("TRIGger[:EDGE]:SOURce", Keyword(*_CHANNELS, "EXTernal"), "source")
+    sweep = scope_setting("TRIGger:SWEep", Keyword("AUTO", "NORMal"), "sweep")
+    source = scope_setting("TRIGger[:EDGE]:SOURce", Keyword(*_CHANNELS, "EXTernal"), "source")
 
     @command("TRIGger[:EDGE]:LEVel", Number("V"), Keyword(*_CHANNELS, "EXTernal"), required=1)
     def set_level(self, volts: float, source: str | None = None) -> None:
         """`:TRIGger[:EDGE]:LEVel`, of the source that is set, or of another."""
         source = source or self._set.source
-        channel = None if source == "EXT" else self._set.channels[int(source[-1])]
+        channel = None if source == "EXT" else self.channels[int(source[-1])]
         low, high = channel.bounds() if channel else (-EXTERNAL_RANGE_V, EXTERNAL_RANGE_V)
         if not low <= volts <= high:
             raise ScpiError(-222)
@@ -414,28 +348,19 @@ class InfiniiVision(ScpiDevice):
             channel.level_v = volts
         else:
             self._set.external_level_v = volts
-        self._changed()
+        self.changed()
 
     @query("TRIGger[:EDGE]:LEVel", Keyword(*_CHANNELS, "EXTernal"), required=0)
     def level(self, source: str | None = None) -> float:
         """`:TRIGger[:EDGE]:LEVel?`."""
         source = source or self._set.source
-        return self._set.external_level_v if source == "EXT" else self._set.channels[int(source[-1])].level_v
+        return self._set.external_level_v if source == "EXT" else self.channels[int(source[-1])].level_v
 
-    slope = acquisition_setting("TRIGger[:EDGE]:SLOPe", Keyword("POSitive", "NEGative"), "slope")
+    slope = scope_setting("TRIGger[:EDGE]:SLOPe", Keyword("POSitive", "NEGative"), "slope")
 
     # ---- waveforms ------------------------------------------------------------------------------
 
-    @command("WAVeform:SOURce", Keyword(*_CHANNELS))
-    def set_waveform_source(self, source: str) -> None:
-        """`:WAVeform:SOURce`."""
-        self._set.waveform_source = int(source[-1])
-
-    @query("WAVeform:SOURce")
-    def waveform_source(self) -> str:
-        """`:WAVeform:SOURce?`."""
-        return f"CHAN{self._set.waveform_source}"
-
+    waveform_source = transfer_setting("WAVeform:SOURce", Keyword(*_CHANNELS), "waveform_source")
     format = transfer_setting("WAVeform:FORMat", Keyword("BYTE", "WORD", "ASCii"), "format")
     byte_order = transfer_setting("WAVeform:BYTeorder", Keyword("LSBFirst", "MSBFirst"), "byte_order")
     unsigned = transfer_setting("WAVeform:UNSigned", Boolean(), "unsigned")
@@ -450,7 +375,7 @@ class InfiniiVision(ScpiDevice):
     @query("WAVeform:POINts")
     def waveform_points(self) -> str:
         """`:WAVeform:POINts?`: as many as `:WAVeform:DATA?` gives, 0 if it has nothing to give."""
-        return f"{self._taken()[1]:+d}"
+        return f"{self._sent()[1]:+d}"
 
     points_mode = transfer_setting("WAVeform:POINts:MODE", Keyword("NORMal", "MAXimum", "RAW"), "points_mode")
     """The measurement record, or the raw one, which there is when it has stopped."""
@@ -459,9 +384,9 @@ class InfiniiVision(ScpiDevice):
     def preamble(self) -> str:
         """`:WAVeform:PREamble?`: how to read the data; without a record there are 0 points, 0 s and 0 V apart."""
         settings = self._set
-        every, points = self._taken()
+        every, points = self._sent()
         middle, y_step = self._steps()
-        record, number = self._record, settings.waveform_source
+        record, number = self._record, self._source
         x_step, first_s, step_v, offset_v, kind = 0.0, 0.0, 0.0, 0.0, settings.kind
         if record and points:
             (range_v, offset_v), kind = record.scales[number], record.kind
@@ -475,8 +400,8 @@ class InfiniiVision(ScpiDevice):
     @query("WAVeform:DATA")
     def data(self) -> bytes:
         """`:WAVeform:DATA?`."""
-        every, points = self._taken()
-        record, number = self._record, self._set.waveform_source
+        every, points = self._sent()
+        record, number = self._record, self._source
         if record is None or not points:
             raise ScpiError(-230)
         spare = _BITS[record.kind] - 8
@@ -500,13 +425,17 @@ class InfiniiVision(ScpiDevice):
         steps = 256 if self._set.format == "BYTE" else 1 << 16
         return steps // 2 if self._set.unsigned or self._set.format == "ASC" else 0, steps
 
-    def _taken(self) -> tuple[int, int]:
+    @property
+    def _source(self) -> int:
+        return int(self._set.waveform_source[-1])
+
+    def _sent(self) -> tuple[int, int]:
         """Every how many points are sent, and how many points that makes."""
-        self._look()
+        self.look()
         settings = self._set
-        if self._record is None or settings.waveform_source not in self._record.codes:
+        if self._record is None or self._source not in self._record.codes:
             return 1, 0
-        count = len(self._record.codes[settings.waveform_source])
+        count = len(self._record.codes[self._source])
         raw = settings.points_mode != "NORM" and not self._running
         every = math.ceil(count / min(settings.points, math.inf if raw else MEASUREMENT_POINTS))
         return every, math.ceil(count / every)

@@ -9,43 +9,51 @@ from __future__ import annotations
 
 import math
 import threading
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from reservoir_hw.emulators.bench import VirtualBench
-from reservoir_hw.emulators.function_generator import FunctionGenerator, channel_of, channel_setting, limit, negative
+from reservoir_hw.emulators.function_generator import OUTPUT, SOURCE, FunctionGenerator, channel_setting
 from reservoir_hw.emulators.keysight.channel import BUILT_IN, FULL_SCALE, HIGHEST_HZ, Channel, Counts, WaveformMemory
-from reservoir_hw.emulators.scpi.arguments import Boolean, Integer, Keyword, Number, Numbers, String
+from reservoir_hw.emulators.scpi.arguments import Integer, Keyword, Number, Numbers, String
 from reservoir_hw.emulators.scpi.messages import ScpiError
-from reservoir_hw.emulators.scpi.tree import command, query, setting
+from reservoir_hw.emulators.scpi.tree import Declared, Pair, channel_of, command, limit, query, reading, setting
 
-SOURCE, OUTPUT, TRIGGER = "[SOURce{channel:1-2}:]", "OUTPut{channel:1-2}", "TRIGger{channel:1-2}"
+TRIGGER = "TRIGger{channel:1-2}"
 # The second track of a waveform is an option (IQ player), which is not installed.
-ARBITRARY = SOURCE + "DATA:ARBitrary{track:1-1}"
+ARBITRARY = SOURCE + "DATA:ARBitrary{1-1}"
 MEMORY_SAMPLES = 1_048_576
 SMALLEST_STEP_V = 1e-3
 
 
 FREQUENCY = Number("HZ", 1e-6, limit("highest_hz"), default=1e3, clips=True)
-AMPLITUDE = Number(
-    ("V", "VPP"), limit("lowest_vpp"), lambda generator, n: 2 * generator.channels[n].highest_v, clips=True
-)
-OFFSET = Number("V", negative("highest_offset_v"), limit("highest_offset_v"), default=0.0, clips=True)
-LEVEL = Number("V", negative("highest_v"), limit("highest_v"), clips=True)
-# Of a sine: what the emulated instrument takes for any shape.
-_VPP_OF_VRMS = 2 * math.sqrt(2)
+AMPLITUDE = Number(("V", "VPP"), limit("lowest_vpp"), limit("highest_v", 2), clips=True)
+OFFSET = Number("V", limit("highest_offset_v", -1), limit("highest_offset_v"), default=0.0, clips=True)
+LEVEL = Number("V", limit("highest_v", -1), limit("highest_v"), clips=True)
 LOAD = Number("OHM", 1.0, 10e3, default=50.0, infinity=True, clips=True)
 RATE = Number("SA/S", 1e-6, limit("highest_rate_hz"), default=40e3, clips=True)
 CYCLES = Integer((), 1, 100_000_000, default=1, infinity=True, clips=True)
 INTERVAL = Number("S", 1e-6, 8000.0, clips=True)
 NAME = String(bare=True)
+TRIGGER_SOURCE = Keyword("IMMediate", "EXTernal", "TIMer", "BUS")
+FILTER = Keyword("NORMal", "STEP", "OFF")
 FUNCTION = Keyword("SINusoid", "SQUare", "TRIangle", "RAMP", "ARBitrary", "DC")
 
 
-def _limits(number: Number) -> Number:
-    return replace(number, words_only=True)
+def adjustable(
+    header: str, number: Number, attribute: str, changed: Callable[..., None] = FunctionGenerator.apply
+) -> Pair:
+    """A setting of a channel whose query takes the words for limits, too, and then answers the limit."""
+
+    def tell(generator: Any, channel: int, limit: float | None = None) -> float:
+        return getattr(generator.channels[channel], attribute) if limit is None else limit
+
+    changing, _ = setting(header, number, attribute, channel_of, changed).scpi_headers
+    words = replace(number, words_only=True)
+    return Pair((changing, Declared(header, (words,), 0, is_query=True, method=tell)))
 
 
 class Keysight33512B(FunctionGenerator[Channel]):
@@ -61,9 +69,9 @@ class Keysight33512B(FunctionGenerator[Channel]):
     def __init__(self, bench: VirtualBench, memory_samples: int = MEMORY_SAMPLES) -> None:
         super().__init__(bench)
         self.memories = {number: WaveformMemory(memory_samples) for number in (1, 2)}
-        self.channels = {number: Channel(memory=memory) for number, memory in self.memories.items()}
-        self._byte_order = "NORM"
+        self.channels = {}
         self._nothing = threading.Event()
+        self.reset()
 
     # ---- hooks ----------------------------------------------------------------------------------
 
@@ -72,7 +80,7 @@ class Keysight33512B(FunctionGenerator[Channel]):
         self._byte_order = "NORM"
         for number, memory in self.memories.items():
             self.channels[number] = Channel(memory=memory)
-            self._apply(number)
+            self.apply(number)
 
     def trigger(self) -> None:
         """The software trigger, for channels whose source is BUS."""
@@ -102,120 +110,60 @@ class Keysight33512B(FunctionGenerator[Channel]):
 
     # ---- shape and frequency --------------------------------------------------------------------
 
-    @command(SOURCE + "FUNCtion", FUNCTION)
-    def set_function(self, number: int, function: str) -> None:
-        """`FUNCtion`."""
+    def _function_chosen(self, number: int) -> None:
         channel = self.channels[number]
-        channel.function = function
-        if function in HIGHEST_HZ and channel.frequency_hz > channel.highest_hz:
+        if channel.function in HIGHEST_HZ and channel.frequency_hz > channel.highest_hz:
             channel.frequency_hz = channel.highest_hz
             self._adjusted("frequency has been adjusted for new function")
-        self._apply(number)
+        self.apply(number)
 
-    @query(SOURCE + "FUNCtion")
-    def function(self, number: int) -> str:
-        """`FUNCtion?`."""
-        return self.channels[number].function
-
-    @command(SOURCE + "FREQuency", FREQUENCY)
-    def set_frequency(self, number: int, value: float) -> None:
-        """`FREQuency`; of an arbitrary waveform, it sets the sample rate."""
-        channel = self.channels[number]
-        if channel.function == "ARB":
-            channel.rate_hz = value * channel.points
-        else:
-            channel.frequency_hz = value
-        self._apply(number)
-
-    @query(SOURCE + "FREQuency", _limits(FREQUENCY), required=0)
-    def frequency(self, number: int, limit: float | None = None) -> float:
-        """`FREQuency?`."""
-        channel = self.channels[number]
-        value = channel.rate_hz / channel.points if channel.function == "ARB" else channel.frequency_hz
-        return value if limit is None else limit
+    function = setting(SOURCE + "FUNCtion", FUNCTION, "function", of=channel_of, changed=_function_chosen)
+    frequency = adjustable(SOURCE + "FREQuency", FREQUENCY, "shown_hz")
+    """Of an arbitrary waveform, it sets the sample rate."""
 
     # ---- levels ---------------------------------------------------------------------------------
 
-    @command(SOURCE + "VOLTage", AMPLITUDE)
-    def set_amplitude(self, number: int, value: float) -> None:
-        """`VOLTage`: peak to peak. The offset gives way."""
+    def _amplitude_chosen(self, number: int) -> None:
+        """The offset gives way."""
         channel = self.channels[number]
-        channel.amplitude_vpp = value * (_VPP_OF_VRMS if channel.unit == "VRMS" else 1)
         if abs(channel.offset_v) > channel.highest_offset_v:
             channel.offset_v = math.copysign(channel.highest_offset_v, channel.offset_v)
             self._adjusted("offset changed due to amplitude")
-        self._apply(number)
+        self.apply(number)
 
-    @query(SOURCE + "VOLTage", _limits(AMPLITUDE), required=0)
-    def amplitude(self, number: int, limit: float | None = None) -> float:
-        """`VOLTage?`."""
-        channel = self.channels[number]
-        shown = channel.amplitude_vpp / (_VPP_OF_VRMS if channel.unit == "VRMS" else 1)
-        return shown if limit is None else limit
-
+    amplitude = adjustable(SOURCE + "VOLTage", AMPLITUDE, "shown_amplitude", _amplitude_chosen)
     amplitude_unit = setting(SOURCE + "VOLTage:UNIT", Keyword("VPP", "VRMS"), "unit", of=channel_of)
     """Of what `VOLTage` takes and says. The signal stays the same."""
-
-    @command(SOURCE + "VOLTage:OFFSet", OFFSET)
-    def set_offset(self, number: int, value: float) -> None:
-        """`VOLTage:OFFSet`."""
-        self.channels[number].offset_v = value
-        self._apply(number)
-
-    @query(SOURCE + "VOLTage:OFFSet", _limits(OFFSET), required=0)
-    def offset(self, number: int, limit: float | None = None) -> float:
-        """`VOLTage:OFFSet?`."""
-        return self.channels[number].offset_v if limit is None else limit
+    offset = adjustable(SOURCE + "VOLTage:OFFSet", OFFSET, "offset_v")
+    high_level = reading(SOURCE + "VOLTage:HIGH", "high_v", of=channel_of)
+    low_level = reading(SOURCE + "VOLTage:LOW", "low_v", of=channel_of)
 
     @command(SOURCE + "VOLTage:HIGH", LEVEL)
     def set_high_level(self, number: int, value: float) -> None:
         """`VOLTage:HIGH`. The low level gives way."""
-        low = self.low_level(number)
+        low = self.channels[number].low_v
         if value <= low:
             low = value - SMALLEST_STEP_V
             self._adjusted("low level changed due to high level")
         self._set_levels(number, low, value)
 
-    @query(SOURCE + "VOLTage:HIGH")
-    def high_level(self, number: int) -> float:
-        """`VOLTage:HIGH?`."""
-        return self.channels[number].high_v
-
     @command(SOURCE + "VOLTage:LOW", LEVEL)
     def set_low_level(self, number: int, value: float) -> None:
         """`VOLTage:LOW`. The high level gives way."""
-        high = self.high_level(number)
+        high = self.channels[number].high_v
         if value >= high:
             high = value + SMALLEST_STEP_V
             self._adjusted("high level changed due to low level")
         self._set_levels(number, value, high)
 
-    @query(SOURCE + "VOLTage:LOW")
-    def low_level(self, number: int) -> float:
-        """`VOLTage:LOW?`."""
-        return self.channels[number].low_v
-
     def _set_levels(self, number: int, low: float, high: float) -> None:
         channel = self.channels[number]
         channel.amplitude_vpp, channel.offset_v = high - low, (high + low) / 2
-        self._apply(number)
+        self.apply(number)
 
     # ---- outputs --------------------------------------------------------------------------------
 
-    output = channel_setting(OUTPUT + "[:STATe]", Boolean(), "on")
-    polarity = channel_setting(OUTPUT + ":POLarity", Keyword("NORMal", "INVerted"), "polarity")
-    """Of the waveform, around its offset."""
-
-    @command(OUTPUT + ":LOAD", LOAD)
-    def set_load(self, number: int, ohm: float) -> None:
-        """`OUTPut:LOAD`. What the generator makes stays the same; the volts that it states do not."""
-        self.channels[number].set_load(ohm)
-        self._apply(number)
-
-    @query(OUTPUT + ":LOAD", _limits(LOAD), required=0)
-    def load(self, number: int, limit: float | None = None) -> float:
-        """`OUTPut:LOAD?`."""
-        return self.channels[number].load_ohm if limit is None else limit
+    load = adjustable(OUTPUT + ":LOAD", LOAD, "load")
 
     # ---- arbitrary waveforms --------------------------------------------------------------------
 
@@ -227,7 +175,7 @@ class Keysight33512B(FunctionGenerator[Channel]):
         """`DATA:VOLatile:CLEar`. The built-in waveform is selected."""
         self.memories[number].clear()
         self.channels[number].arbitrary = BUILT_IN
-        self._apply(number)
+        self.apply(number)
 
     @query(SOURCE + "DATA:VOLatile:CATalog")
     def waveforms(self, number: int) -> str:
@@ -240,7 +188,7 @@ class Keysight33512B(FunctionGenerator[Channel]):
         return f"{self.memories[number].free:+d}"
 
     @command(ARBITRARY, NAME, Numbers(low=-1.0, high=1.0, or_block=True))
-    def load_levels(self, number: int, _track: int, name: str, data: np.ndarray | memoryview) -> None:
+    def load_levels(self, number: int, name: str, data: np.ndarray | memoryview) -> None:
         """`DATA:ARBitrary`: values within ±1, as text or float32."""
         values = self._from_block(data, "f4") if isinstance(data, memoryview) else data
         if not (np.abs(values) <= 1).all():
@@ -248,7 +196,7 @@ class Keysight33512B(FunctionGenerator[Channel]):
         self._load(number, name, values * FULL_SCALE)
 
     @command(ARBITRARY + ":DAC", NAME, Numbers(low=-FULL_SCALE, high=FULL_SCALE, or_block=True))
-    def load_counts(self, number: int, _track: int, name: str, data: np.ndarray | memoryview) -> None:
+    def load_counts(self, number: int, name: str, data: np.ndarray | memoryview) -> None:
         """`DATA:ARBitrary:DAC`: values within ±32767, as text or int16."""
         values = self._from_block(data, "i2") if isinstance(data, memoryview) else data
         if (values < -FULL_SCALE).any():
@@ -272,28 +220,15 @@ class Keysight33512B(FunctionGenerator[Channel]):
         """`FUNCtion:ARBitrary`."""
         self.memories[number][name]
         self.channels[number].arbitrary = name.upper()
-        self._apply(number)
+        self.apply(number)
 
     @query(SOURCE + "FUNCtion:ARBitrary")
     def selected_waveform(self, number: int) -> str:
         """`FUNCtion:ARBitrary?`."""
         return f'"{self.channels[number].arbitrary}"'
 
-    @query(SOURCE + "FUNCtion:ARBitrary:POINts")
-    def points(self, number: int) -> int:
-        """`FUNCtion:ARBitrary:POINts?`."""
-        return self.channels[number].points
-
-    @command(SOURCE + "FUNCtion:ARBitrary:SRATe", RATE)
-    def set_rate(self, number: int, value: float) -> None:
-        """`FUNCtion:ARBitrary:SRATe`."""
-        self.channels[number].rate_hz = value
-        self._apply(number)
-
-    @query(SOURCE + "FUNCtion:ARBitrary:SRATe", _limits(RATE), required=0)
-    def rate(self, number: int, limit: float | None = None) -> float:
-        """`FUNCtion:ARBitrary:SRATe?`."""
-        return self.channels[number].rate_hz if limit is None else limit
+    points = reading(SOURCE + "FUNCtion:ARBitrary:POINts", "points", of=channel_of)
+    rate = adjustable(SOURCE + "FUNCtion:ARBitrary:SRATe", RATE, "rate_hz")
 
     @command(SOURCE + "FUNCtion:ARBitrary:FREQuency", Number("HZ", low=0.0))
     def set_arbitrary_frequency(self, number: int, value: float) -> None:
@@ -317,28 +252,19 @@ class Keysight33512B(FunctionGenerator[Channel]):
 
     def _set_rate_of_waveform(self, number: int, frequency_hz: float) -> None:
         text = repr(frequency_hz * self.channels[number].points)
-        self.set_rate(number, RATE.read(text.encode(), self, [number]))
+        self.channels[number].rate_hz = RATE.read(text.encode(), self, [number])
+        self.apply(number)
 
-    @command(SOURCE + "FUNCtion:ARBitrary:FILTer", Keyword("NORMal", "STEP", "OFF"))
-    def set_filter(self, number: int, kind: str) -> None:
-        """`FUNCtion:ARBitrary:FILTer`."""
+    def _filter_chosen(self, number: int) -> None:
         channel = self.channels[number]
-        channel.filter = kind
         if channel.rate_hz > channel.highest_rate_hz:
             channel.rate_hz = channel.highest_rate_hz
             self._adjusted("sample rate reduced, as the filter is off")
-        self._apply(number)
+        self.apply(number)
 
-    @query(SOURCE + "FUNCtion:ARBitrary:FILTer")
-    def filter(self, number: int) -> str:
-        """`FUNCtion:ARBitrary:FILTer?`."""
-        return self.channels[number].filter
+    filter = setting(SOURCE + "FUNCtion:ARBitrary:FILTer", FILTER, "filter", of=channel_of, changed=_filter_chosen)
 
     # ---- bursts and triggers --------------------------------------------------------------------
-
-    burst = channel_setting(SOURCE + "BURSt[:STATe]", Boolean(), "burst")
-    burst_mode = channel_setting(SOURCE + "BURSt:MODE", Keyword("TRIGgered", "GATed"), "burst_mode")
-    """Nothing is connected to the input that gates."""
 
     @command(SOURCE + "BURSt:NCYCles", CYCLES)
     def set_cycles(self, number: int, value: float) -> None:
@@ -348,7 +274,7 @@ class Keysight33512B(FunctionGenerator[Channel]):
         if math.isinf(value) and channel.repeat_s:
             channel.source = "BUS"
             self._adjusted("infinite burst changed trigger source to BUS")
-        self._apply(number)
+        self.apply(number)
 
     @query(SOURCE + "BURSt:NCYCles")
     def cycles(self, number: int) -> float:
@@ -360,21 +286,14 @@ class Keysight33512B(FunctionGenerator[Channel]):
     burst_period = channel_setting(SOURCE + "BURSt:INTernal:PERiod", INTERVAL, "burst_period_s")
     """For the source IMM."""
 
-    @command(TRIGGER + ":SOURce", Keyword("IMMediate", "EXTernal", "TIMer", "BUS"))
-    def set_source(self, number: int, source: str) -> None:
-        """`TRIGger:SOURce`."""
+    def _source_chosen(self, number: int) -> None:
         channel = self.channels[number]
-        channel.source = source
         if math.isinf(channel.cycles) and channel.repeat_s:
             channel.cycles = 1
             self._adjusted("turned off infinite burst to allow immediate trigger source")
-        self._apply(number)
+        self.apply(number)
 
-    @query(TRIGGER + ":SOURce")
-    def source(self, number: int) -> str:
-        """`TRIGger:SOURce?`."""
-        return self.channels[number].source
-
+    source = setting(TRIGGER + ":SOURce", TRIGGER_SOURCE, "source", of=channel_of, changed=_source_chosen)
     timer = channel_setting(TRIGGER + ":TIMer", INTERVAL, "timer_s")
     """For the source TIM."""
 
@@ -382,8 +301,3 @@ class Keysight33512B(FunctionGenerator[Channel]):
     def trigger_now(self, number: int) -> None:
         """`TRIGger`: whatever the source is."""
         self._trigger([number])
-
-    @command("ABORt")
-    def abort(self) -> None:
-        """`ABORt` ends bursts without end. Channels wait for their next trigger."""
-        self._stop(list(self._endless))

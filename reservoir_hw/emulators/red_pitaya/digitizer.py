@@ -12,9 +12,10 @@ from numpy.typing import NDArray
 from reservoir_hw.emulators.bench import Acquisition, VirtualBench
 from reservoir_hw.emulators.physics.signals import to_codes
 from reservoir_hw.emulators.red_pitaya.language import BASE_RATE_HZ, BITS, BUFFER_SAMPLES, Board
+from reservoir_hw.emulators.scope import settings_of
 from reservoir_hw.emulators.scpi.arguments import Boolean, Integer, Keyword, Number
 from reservoir_hw.emulators.scpi.messages import ScpiError
-from reservoir_hw.emulators.scpi.tree import command, constant, query, setting
+from reservoir_hw.emulators.scpi.tree import command, constant, query, reading, setting
 
 INPUT = "ACQ:SOUR{channel:1-2}"
 RANGES_V = {"LV": 1.0, "HV": 20.0}
@@ -42,7 +43,7 @@ class _Settings:
     gains: dict[int, str] = field(default_factory=lambda: {1: "LV", 2: "LV"})
 
 
-acquisition_setting = partial(setting, of=lambda board: board._set)
+acquisition_setting = partial(setting, of=settings_of)
 
 
 class Digitizer(Board):
@@ -123,11 +124,7 @@ class Digitizer(Board):
             raise ScpiError(-222)
         self._set.factor = factor
 
-    @query("ACQ:DEC")
-    @query("ACQ:DEC:Factor")
-    def factor(self) -> int:
-        """`ACQ:DEC?`."""
-        return self._set.factor
+    factor = reading("ACQ:DEC[:Factor]", "factor", of=settings_of)
 
     @query("ACQ:SRATe")
     def sample_rate(self) -> str:
@@ -184,11 +181,7 @@ class Digitizer(Board):
         """`ACQ:TRig:DLY`: so many samples after the trigger stands the middle of the buffer."""
         self._set.delay = max(samples, -TRIGGER_SAMPLE)
 
-    @query("ACQ:TRig:DLY")
-    def delay(self) -> int:
-        """`ACQ:TRig:DLY?`."""
-        return self._set.delay
-
+    delay = reading("ACQ:TRig:DLY", "delay", of=settings_of)
     level = acquisition_setting("ACQ:TRig:LEV", Number("V", -RANGES_V["HV"], RANGES_V["HV"]), "level_v")
 
     @query("ACQ:TPOS")

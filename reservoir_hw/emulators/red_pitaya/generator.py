@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from reservoir_hw.emulators.bench import OutputSettings, VirtualBench, Waveform
+from reservoir_hw.emulators.function_generator import channel_setting
 from reservoir_hw.emulators.physics.signals import CYCLE_SAMPLES, SHAPES, to_codes
 from reservoir_hw.emulators.red_pitaya.language import BASE_RATE_HZ, BITS, BUFFER_SAMPLES, Board
 from reservoir_hw.emulators.scpi.arguments import Boolean, Integer, Keyword, Number, Numbers
 from reservoir_hw.emulators.scpi.messages import ScpiError
-from reservoir_hw.emulators.scpi.tree import command, constant, query, setting
+from reservoir_hw.emulators.scpi.tree import channel_of, command, constant, reading, setting
 
 SOURCE, OUTPUT = "SOUR{channel:1-2}", "OUTPUT{channel:1-2}"
 FULL_SCALE_V = 1.0
@@ -77,14 +77,6 @@ class Channel:
         return Waveform(volts, rate_hz, self.cycles if self.mode == "BURST" else None)
 
 
-def _channel(board: Any, number: int) -> Channel:
-    return board.channels[number]
-
-
-# A changed channel is brought to its output.
-channel_setting = partial(setting, of=_channel, changed=lambda board, number: board._apply(number))
-
-
 class Generator(Board):
     """What plays."""
 
@@ -92,7 +84,7 @@ class Generator(Board):
         super().__init__(bench)
         self.channels = {number: Channel() for number in (1, 2)}
 
-    def _apply(self, number: int) -> None:
+    def apply(self, number: int) -> None:
         """Bring a changed channel to its output. A burst that was played is over, a signal without end goes on."""
         channel = self.channels[number]
         self.bench.set_output(number, channel.output)
@@ -111,14 +103,14 @@ class Generator(Board):
         """`GEN:RST`: outputs off, and all settings to their defaults. Uploaded waveforms stay."""
         for number, channel in self.channels.items():
             self.channels[number] = Channel(samples=channel.samples)
-            self._apply(number)
+            self.apply(number)
 
     @command("OUTPUT:STATE", Boolean())
     def set_outputs(self, on: bool) -> None:
         """`OUTPUT:STATE`: both."""
         for number in self.channels:
             self.channels[number].on = on
-            self._apply(number)
+            self.apply(number)
 
     output = channel_setting(OUTPUT + ":STATE", Boolean(), "on")
     function = channel_setting(SOURCE + ":FUNC", Keyword("ARBITRARY", "DC", *_SHAPES), "function")
@@ -129,13 +121,9 @@ class Generator(Board):
         if value == 0:
             raise ScpiError(-222)
         self.channels[number].frequency_hz = float(np.float32(value))
-        self._apply(number)
+        self.apply(number)
 
-    @query(SOURCE + ":FREQ:FIX")
-    def frequency(self, number: int) -> float:
-        """`SOUR<n>:FREQ:FIX?`."""
-        return self.channels[number].frequency_hz
-
+    frequency = reading(SOURCE + ":FREQ:FIX", "frequency_hz", of=channel_of)
     amplitude = channel_setting(SOURCE + ":VOLT", Number("V", _minus("offset_v"), _left("offset_v")), "amplitude_v")
     """Volts of a sample of 1."""
     offset = channel_setting(
@@ -148,13 +136,9 @@ class Generator(Board):
         if len(samples) > BUFFER_SAMPLES:
             raise ScpiError(-223)
         self.channels[number].samples = samples.astype(np.float32)
-        self._apply(number)
+        self.apply(number)
 
-    @query(SOURCE + ":TRAC:DATA:DATA")
-    def loaded(self, number: int) -> NDArray[np.float32]:
-        """`SOUR<n>:TRAC:DATA:DATA?`."""
-        return self.channels[number].samples
-
+    loaded = reading(SOURCE + ":TRAC:DATA:DATA", "samples", of=channel_of)
     burst = channel_setting(SOURCE + ":BURS:STAT", Keyword("BURST", "CONTINUOUS"), "mode")
     cycles = channel_setting(SOURCE + ":BURS:NCYC", Integer((), 1, 65536), "cycles")
     repetitions = constant(SOURCE + ":BURS:NOR", 1, Integer((), 1, 1))
@@ -163,7 +147,7 @@ class Generator(Board):
     """Before the first trigger."""
     last_level = channel_setting(SOURCE + ":BURS:LASTValue", LEVEL, "last_v")
     """After a burst."""
-    source = setting(SOURCE + ":TRig:SOUR", Keyword("INT", "EXT_PE", "EXT_NE"), "source", of=_channel)
+    source = setting(SOURCE + ":TRig:SOUR", Keyword("INT", "EXT_PE", "EXT_NE"), "source", of=channel_of)
     """Nothing is connected to the external trigger."""
 
     @command("SOUR:TRig:INT")

@@ -160,6 +160,21 @@ class Integer(Number):
 
 
 @dataclass(frozen=True)
+class PerDivision(Number):
+    """As `Number`, but the setting is that of the whole screen, and its command and query that of a division."""
+
+    divisions: int = 10
+
+    def read(self, token: Token, device: Any, suffixes: Sequence[int]) -> float:
+        """The value of all divisions together."""
+        return super().read(token, device, suffixes) * self.divisions
+
+    def told(self, value: float) -> float:
+        """The value of one of them."""
+        return value / self.divisions
+
+
+@dataclass(frozen=True)
 class Boolean(Argument):
     """`ON`, `OFF`, or a number, of which only 0 means off."""
 

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 from reservoir_hw.emulators.scpi.arguments import Integer
 from reservoir_hw.emulators.scpi.messages import ErrorQueue, ScpiError
-from reservoir_hw.emulators.scpi.tree import Call, CommandTree, command, query, setting
+from reservoir_hw.emulators.scpi.tree import Call, CommandTree, command, query, reading, setting
 
 log = logging.getLogger(__name__)
 
@@ -211,10 +211,7 @@ class MessageDevice:
         """`*SRE`; bit 6 means nothing there."""
         self._service_enable = mask & ~MASTER_SUMMARY
 
-    @query("*SRE")
-    def common_service_enable(self) -> int:
-        """`*SRE?`."""
-        return self._service_enable
+    common_service_enable = reading("*SRE", "_service_enable")
 
     def _own_summary(self) -> int:
         """Bits of the status byte that IEEE 488.2 leaves to the instrument."""

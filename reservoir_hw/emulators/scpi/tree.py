@@ -10,8 +10,9 @@
         display = setting("DISPlay", Boolean(), "_display_is_on")
         unit = constant("UNIT", "V", Keyword("V"))
 
-A header has the capitals of its short form. `[...]` may be left out. `{name:1-2}` is a numeric suffix, 1 if it is left
-out; a suffix beyond the range is -114.
+A header has the capitals of its short form. `[...]` may be left out, `|` separates two ways to write it:
+`(DATA|TRACe):POINts`, `FREQuency[:CW|:FIXed]`. `{name:1-2}` is a numeric suffix, 1 if it is left out; a suffix beyond
+the range is -114. `{1-1}` without a name is one that the method does not get.
 """
 
 from __future__ import annotations
@@ -22,14 +23,16 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from reservoir_hw.emulators.scpi.arguments import Argument, forms
+from reservoir_hw.emulators.scpi.arguments import Argument, Limit, forms
 from reservoir_hw.emulators.scpi.messages import ScpiError, Token, split_arguments, split_units
 
 Method = TypeVar("Method", bound=Callable[..., Any])
 
 _UNIT = re.compile(rb"[\x00-\x20]*(:?[A-Za-z*][A-Za-z0-9_:*]*\??)([\x00-\x20]*)")
-_DECLARED = re.compile(r"(?P<mnemonic>\*?[A-Za-z0-9_]+)|\{\w+:(?P<low>\d+)-(?P<high>\d+)\}|(?P<sign>[\[\]:])")
-_SIGNS = {"[": "(?:", "]": ")?", ":": ":"}
+_DECLARED = re.compile(
+    r"(?P<mnemonic>\*?[A-Za-z0-9_]+)|\{(?:(?P<name>\w+):)?(?P<low>\d+)-(?P<high>\d+)\}|(?P<sign>[\[\]():|])"
+)
+_SIGNS = {"[": "(?:", "]": ")?", "(": "(?:", ")": ")", "|": "|", ":": ":"}
 
 
 @dataclass(frozen=True)
@@ -89,11 +92,26 @@ def pair(header: str, argument: Argument, change: Callable[..., Any], tell: Call
     return Pair((changing, Declared(header, (), 0, is_query=True, method=tell)))
 
 
+def itself(device: Any, *suffixes: int) -> Any:
+    """The device."""
+    return device
+
+
+def channel_of(device: Any, *suffixes: int) -> Any:
+    """What `device.channels` has for the last suffix."""
+    return device.channels[suffixes[-1]]
+
+
+def limit(name: str, times: float = 1.0) -> Limit:
+    """So many times an attribute of the channel, as a limit of a number."""
+    return lambda device, *suffixes: times * getattr(channel_of(device, *suffixes), name)
+
+
 def setting(
     header: str,
     argument: Argument,
     attribute: str,
-    of: Callable[..., Any] = lambda device, *suffixes: device,
+    of: Callable[..., Any] = itself,
     changed: Callable[..., None] = lambda device, *suffixes: None,
 ) -> Pair:
     """Declare a command that sets an attribute, and the query that answers it.
@@ -114,6 +132,11 @@ def setting(
         return argument.told(getattr(of(device, *suffixes), attribute))
 
     return pair(header, argument, change, tell)
+
+
+def reading(header: str, attribute: str, of: Callable[..., Any] = itself) -> Callable[..., Any]:
+    """Declare a query that answers an attribute; `of` is that of `setting`."""
+    return query(header)(lambda device, *suffixes: getattr(of(device, *suffixes), attribute))
 
 
 def constant(header: str, answer: Any, argument: Argument | None = None) -> Any:
@@ -211,6 +234,7 @@ class _Node:
     def __init__(self, declared: Declared) -> None:
         self.declared = declared
         self.ranges: list[range] = []
+        self._is_passed: list[bool] = []
         parts: list[str] = []
         position = 0
         while position < len(declared.header):
@@ -225,11 +249,12 @@ class _Node:
             else:
                 parts.append(r"(\d{0,9})")
                 self.ranges.append(range(int(part["low"]), int(part["high"]) + 1))
+                self._is_passed.append(part["name"] is not None)
         self.pattern = re.compile("".join(parts))
 
     def suffixes(self, found: re.Match[str]) -> tuple[int, ...]:
-        """The numbers in a header. Raises `ScpiError` beyond the range."""
+        """The numbers in a header that the method gets. Raises `ScpiError` beyond the range."""
         numbers = tuple(int(digits or 1) for digits in found.groups())
         if any(number not in allowed for number, allowed in zip(numbers, self.ranges, strict=True)):
             raise ScpiError(-114)
-        return numbers
+        return tuple(number for number, passed in zip(numbers, self._is_passed, strict=True) if passed)

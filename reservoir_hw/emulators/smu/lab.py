@@ -14,7 +14,7 @@ from reservoir_hw.emulators.physics.film import FilmConfig
 from reservoir_hw.emulators.scpi.arguments import Argument, Number
 from reservoir_hw.emulators.scpi.instrument import ScpiDevice
 from reservoir_hw.emulators.scpi.messages import ScpiError, Token
-from reservoir_hw.emulators.scpi.tree import command, query
+from reservoir_hw.emulators.scpi.tree import command, query, reading
 from reservoir_hw.emulators.servers.socket import SocketServer
 from reservoir_hw.emulators.smu.bench import Clock, FilmBench
 from reservoir_hw.emulators.smu.source import SourceMeter
@@ -111,15 +111,8 @@ class Supply(ScpiDevice):
         """`VOLTage`, in steps of a millivolt."""
         self._bench.set_gate(round(volts, 3))
 
-    @query("[SOURce:]VOLTage[:LEVel][:IMMediate][:AMPLitude]")
-    def level(self) -> float:
-        """`VOLTage?`."""
-        return float(self._bench.gate_v)
-
-    @query("MEASure[:SCALar]:VOLTage[:DC]")
-    def measure(self) -> float:
-        """`MEASure:VOLTage?`."""
-        return float(self._bench.gate_v)
+    level = reading("[SOURce:]VOLTage[:LEVel][:IMMediate][:AMPLitude]", "gate_v", of=lambda supply: supply._bench)
+    measure = reading("MEASure[:SCALar]:VOLTage[:DC]", "gate_v", of=lambda supply: supply._bench)
 
     def answer(self, value: Any) -> bytes:
         """Numbers have six digits behind the point."""

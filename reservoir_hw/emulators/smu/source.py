@@ -6,12 +6,13 @@ Of the 2400, its voltage source is here, with compliance, list sweeps and buffer
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 from reservoir_hw.emulators.scpi.arguments import Argument, Boolean, Integer, Keyword, ListOf, Number, Numbers, String
 from reservoir_hw.emulators.scpi.instrument import ScpiDevice
 from reservoir_hw.emulators.scpi.messages import ScpiError
-from reservoir_hw.emulators.scpi.tree import Pair, command, pair, query, setting
+from reservoir_hw.emulators.scpi.tree import Pair, command, constant, pair, query, reading, setting
 from reservoir_hw.emulators.smu.bench import FilmBench
 
 _ELEMENTS = ("VOLT", "CURR", "RES", "TIME", "STAT")
@@ -22,7 +23,7 @@ _LONGEST_LIST, _LONGEST_BUFFER, _MOST_TRIGGERS = 100, 2500, 2500
 _OVER, _COMPLIANCE, _MEASURED_BY = 0x1, 0x8, 0x1000
 # Of the register of measurement events, and of the status byte.
 _READING, _BUFFER_FULL, _MEASUREMENT_SUMMARY = 0x40, 0x200, 0x01
-_VOLT = "SOURce{source:1-1}:VOLTage"
+_VOLT = "SOURce{1-1}:VOLTage"
 _LEVEL = _VOLT + "[:LEVel][:IMMediate][:AMPLitude]"
 
 
@@ -36,6 +37,16 @@ def unused(header: str, argument: Argument, default: Any) -> Pair:
         return meter.plain.get(header, default)
 
     return pair(header, argument, change, tell)
+
+
+def measuring(header: str, quantity: str) -> Callable[..., str]:
+    """A query that chooses what is measured, and reads it."""
+
+    def read(meter: Any) -> str:
+        meter._measured = {quantity}
+        return meter.read()
+
+    return query(header)(read)
 
 
 class SourceMeter(ScpiDevice):
@@ -75,58 +86,47 @@ class SourceMeter(ScpiDevice):
 
     # ---- output and source ----------------------------------------------------------------------
 
-    @command("OUTPut{output:1-1}[:STATe]", Boolean())
-    def set_output(self, output: int, on: bool) -> None:
+    @command("OUTPut{1-1}[:STATe]", Boolean())
+    def set_output(self, on: bool) -> None:
         """`OUTPut`."""
-        del output
         self._bench.switch(on)
 
-    @query("OUTPut{output:1-1}[:STATe]")
-    def output(self, output: int) -> bool:
+    @query("OUTPut{1-1}[:STATe]")
+    def output(self) -> bool:
         """`OUTPut?`."""
-        del output
         return self._bench.source[0]
 
-    @command("SOURce{source:1-1}:FUNCtion[:MODE]", Keyword("VOLTage", "CURRent"))
-    def set_function(self, source: int, function: str) -> None:
+    @command("SOURce{1-1}:FUNCtion[:MODE]", Keyword("VOLTage", "CURRent"))
+    def set_function(self, function: str) -> None:
         """`SOURce:FUNCtion`: a source of volts."""
-        del source
         if function != "VOLT":
             raise ScpiError(-221, "Settings conflict; this bench has no source of current")
 
-    @query("SOURce{source:1-1}:FUNCtion[:MODE]")
-    def function(self, source: int) -> str:
-        """`SOURce:FUNCtion?`."""
-        del source
-        return "VOLT"
+    function = constant("SOURce{1-1}:FUNCtion[:MODE]", "VOLT")
 
     @command(_LEVEL, Number("V", low=-_LARGEST_V, high=_LARGEST_V, default=0.0))
-    def set_level(self, source: int, volts: float) -> None:
+    def set_level(self, volts: float) -> None:
         """`SOURce:VOLTage`."""
-        del source
         self._bench.set_source(volts)
 
     @query(_LEVEL)
-    def level(self, source: int) -> float:
+    def level(self) -> float:
         """`SOURce:VOLTage?`."""
-        del source
         return float(self._bench.source[1])
 
     mode = setting(_VOLT + ":MODE", Keyword("FIXed", "LIST"), "_mode")
     """The level, or a list of levels."""
 
-    @command("SOURce{source:1-1}:LIST:VOLTage", Numbers(low=-_LARGEST_V, high=_LARGEST_V))
-    def set_list(self, source: int, volts: Any) -> None:
+    @command("SOURce{1-1}:LIST:VOLTage", Numbers(low=-_LARGEST_V, high=_LARGEST_V))
+    def set_list(self, volts: Any) -> None:
         """`SOURce:LIST:VOLTage`."""
-        del source
         if len(volts) > _LONGEST_LIST:
             raise ScpiError(-223)
         self._list = volts.tolist()
 
-    @query("SOURce{source:1-1}:LIST:VOLTage:POINts")
-    def list_points(self, source: int) -> int:
+    @query("SOURce{1-1}:LIST:VOLTage:POINts")
+    def list_points(self) -> int:
         """`SOURce:LIST:VOLTage:POINts?`."""
-        del source
         return len(self._list)
 
     # ---- what is measured -----------------------------------------------------------------------
@@ -145,37 +145,29 @@ class SourceMeter(ScpiDevice):
     def set_data_format(self, form: str) -> None:
         """`FORMat`: numbers are text."""
 
-    @command("[SENSe{sense:1-1}:]FUNCtion[:ON]", ListOf(String()))
-    def set_measured(self, sense: int, functions: list[str]) -> None:
+    @command("[SENSe{1-1}:]FUNCtion[:ON]", ListOf(String()))
+    def set_measured(self, functions: list[str]) -> None:
         """`FUNCtion`: "CURR", "VOLT", "RES", with or without ":DC"."""
-        del sense
         names = {name.split(":")[0].upper()[:4] for name in functions}
         if not names <= {"CURR", "VOLT", "RES", "RESI"}:
             raise ScpiError(-224)
         self._measured |= {"RES" if name == "RESI" else name for name in names}
 
-    @command("[SENSe{sense:1-1}:]FUNCtion:ALL")
-    def measure_all(self, sense: int) -> None:
+    @command("[SENSe{1-1}:]FUNCtion:ALL")
+    def measure_all(self) -> None:
         """`FUNCtion:ALL`."""
-        del sense
         self._measured = {"CURR", "VOLT", "RES"}
 
-    @command("[SENSe{sense:1-1}:]CURRent[:DC]:PROTection[:LEVel]", Number("A", low=-1.05, high=1.05))
-    def set_compliance(self, sense: int, amperes: float) -> None:
+    @command("[SENSe{1-1}:]CURRent[:DC]:PROTection[:LEVel]", Number("A", low=-1.05, high=1.05))
+    def set_compliance(self, amperes: float) -> None:
         """`CURRent:PROTection`."""
-        del sense
         self._compliance_a = abs(amperes)
 
-    @query("[SENSe{sense:1-1}:]CURRent[:DC]:PROTection[:LEVel]")
-    def compliance(self, sense: int) -> float:
-        """`CURRent:PROTection?`."""
-        del sense
-        return self._compliance_a
+    compliance = reading("[SENSe{1-1}:]CURRent[:DC]:PROTection[:LEVel]", "_compliance_a")
 
-    @query("[SENSe{sense:1-1}:]CURRent[:DC]:PROTection:TRIPped")
-    def is_tripped(self, sense: int) -> bool:
+    @query("[SENSe{1-1}:]CURRent[:DC]:PROTection:TRIPped")
+    def is_tripped(self) -> bool:
         """`CURRent:PROTection:TRIPped?`."""
-        del sense
         return self._bench.source[0] and abs(self._bench.measure()[0]) > self._compliance_a
 
     @query("READ")
@@ -184,23 +176,9 @@ class SourceMeter(ScpiDevice):
         self.initiate()
         return self.fetch()
 
-    @query("MEASure:CURRent[:DC]")
-    def measure_current(self) -> str:
-        """`MEASure:CURRent?`."""
-        self._measured = {"CURR"}
-        return self.read()
-
-    @query("MEASure:VOLTage[:DC]")
-    def measure_voltage(self) -> str:
-        """`MEASure:VOLTage?`."""
-        self._measured = {"VOLT"}
-        return self.read()
-
-    @query("MEASure:RESistance")
-    def measure_resistance(self) -> str:
-        """`MEASure:RESistance?`."""
-        self._measured = {"RES"}
-        return self.read()
+    measure_current = measuring("MEASure:CURRent[:DC]", "CURR")
+    measure_voltage = measuring("MEASure:VOLTage[:DC]", "VOLT")
+    measure_resistance = measuring("MEASure:RESistance", "RES")
 
     @query("FETCh")
     def fetch(self) -> str:
@@ -209,10 +187,9 @@ class SourceMeter(ScpiDevice):
             raise ScpiError(-230)
         return self._as_text(self._readings)
 
-    @query("[SENSe{sense:1-1}:]DATA[:LATest]")
-    def latest(self, sense: int) -> str:
+    @query("[SENSe{1-1}:]DATA[:LATest]")
+    def latest(self) -> str:
         """`DATA?`: the last one of them."""
-        del sense
         return self._as_text(self._readings[-1:])
 
     # ---- trigger and buffer ---------------------------------------------------------------------
@@ -242,33 +219,23 @@ class SourceMeter(ScpiDevice):
     def clear_trigger(self) -> None:
         """`TRIGger:CLEar`."""
 
-    @command("TRIGger[:SEQuence{sequence:1-1}]:COUNt", Integer(low=1, high=_MOST_TRIGGERS))
-    def set_triggers(self, sequence: int, count: int) -> None:
+    @command("TRIGger[:SEQuence{1-1}]:COUNt", Integer(low=1, high=_MOST_TRIGGERS))
+    def set_triggers(self, count: int) -> None:
         """`TRIGger:COUNt`."""
-        del sequence
         if count * self._arms > _MOST_TRIGGERS:
             raise ScpiError(-221)
         self._triggers = count
 
-    @query("TRIGger[:SEQuence{sequence:1-1}]:COUNt")
-    def triggers(self, sequence: int) -> int:
-        """`TRIGger:COUNt?`."""
-        del sequence
-        return self._triggers
+    triggers = reading("TRIGger[:SEQuence{1-1}]:COUNt", "_triggers")
 
-    @command("ARM[:SEQuence{sequence:1-1}]:COUNt", Integer(low=1, high=_MOST_TRIGGERS))
-    def set_arms(self, sequence: int, count: int) -> None:
+    @command("ARM[:SEQuence{1-1}]:COUNt", Integer(low=1, high=_MOST_TRIGGERS))
+    def set_arms(self, count: int) -> None:
         """`ARM:COUNt`."""
-        del sequence
         if count * self._triggers > _MOST_TRIGGERS:
             raise ScpiError(-221)
         self._arms = count
 
-    @query("ARM[:SEQuence{sequence:1-1}]:COUNt")
-    def arms(self, sequence: int) -> int:
-        """`ARM:COUNt?`."""
-        del sequence
-        return self._arms
+    arms = reading("ARM[:SEQuence{1-1}]:COUNt", "_arms")
 
     @command("TRACe:CLEar")
     def clear_buffer(self) -> None:
@@ -280,10 +247,7 @@ class SourceMeter(ScpiDevice):
         """`TRACe:POINts`."""
         self._buffer_points, self._buffer = points, []
 
-    @query("TRACe:POINts")
-    def buffer_points(self) -> int:
-        """`TRACe:POINts?`."""
-        return self._buffer_points
+    buffer_points = reading("TRACe:POINts", "_buffer_points")
 
     @query("TRACe:POINts:ACTual")
     def buffered(self) -> int:
@@ -334,17 +298,17 @@ class SourceMeter(ScpiDevice):
 
     volt_range = unused(_VOLT + ":RANGe", Number("V", low=-_LARGEST_V, high=_LARGEST_V), 20.0)
     volt_auto = unused(_VOLT + ":RANGe:AUTO", Boolean(), True)
-    delay = unused("SOURce{source:1-1}:DELay", Number("S", low=0.0, high=999.9999), 0.0)
-    delay_auto = unused("SOURce{source:1-1}:DELay:AUTO", Boolean(), True)
-    clear_auto = unused("SOURce{source:1-1}:CLEar:AUTO", Boolean(), False)
-    range_ = unused("[SENSe{sense:1-1}:]CURRent[:DC]:RANGe[:UPPer]", Number("A", low=-1.05, high=1.05), 1e-4)
-    range_auto = unused("[SENSe{sense:1-1}:]CURRent[:DC]:RANGe:AUTO", Boolean(), True)
-    nplc = unused("[SENSe{sense:1-1}:]CURRent[:DC]:NPLCycles", Number(low=0.01, high=10.0), 1.0)
-    concurrent = unused("[SENSe{sense:1-1}:]FUNCtion:CONCurrent", Boolean(), True)
-    ohms_mode = unused("[SENSe{sense:1-1}:]RESistance:MODE", Keyword("AUTO", "MANual"), "AUTO")
-    averaging = unused("[SENSe{sense:1-1}:]AVERage[:STATe]", Boolean(), False)
-    average_count = unused("[SENSe{sense:1-1}:]AVERage:COUNt", Integer(low=1, high=100), 10)
-    filter_ = unused("[SENSe{sense:1-1}:]AVERage:TCONtrol", Keyword("REPeat", "MOVing"), "REP")
+    delay = unused("SOURce{1-1}:DELay", Number("S", low=0.0, high=999.9999), 0.0)
+    delay_auto = unused("SOURce{1-1}:DELay:AUTO", Boolean(), True)
+    clear_auto = unused("SOURce{1-1}:CLEar:AUTO", Boolean(), False)
+    range_ = unused("[SENSe{1-1}:]CURRent[:DC]:RANGe[:UPPer]", Number("A", low=-1.05, high=1.05), 1e-4)
+    range_auto = unused("[SENSe{1-1}:]CURRent[:DC]:RANGe:AUTO", Boolean(), True)
+    nplc = unused("[SENSe{1-1}:]CURRent[:DC]:NPLCycles", Number(low=0.01, high=10.0), 1.0)
+    concurrent = unused("[SENSe{1-1}:]FUNCtion:CONCurrent", Boolean(), True)
+    ohms_mode = unused("[SENSe{1-1}:]RESistance:MODE", Keyword("AUTO", "MANual"), "AUTO")
+    averaging = unused("[SENSe{1-1}:]AVERage[:STATe]", Boolean(), False)
+    average_count = unused("[SENSe{1-1}:]AVERage:COUNt", Integer(low=1, high=100), 10)
+    filter_ = unused("[SENSe{1-1}:]AVERage:TCONtrol", Keyword("REPeat", "MOVing"), "REP")
     trigger_delay = unused("TRIGger:DELay", Number("S", low=0.0, high=999.9999), 0.0)
     trigger_source = unused("TRIGger:SOURce", Keyword("IMMediate", "TLINk"), "IMM")
     arm_source = unused("ARM:SOURce", Keyword("IMMediate", "BUS", "TIMer", "MANual"), "IMM")

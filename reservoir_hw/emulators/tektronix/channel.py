@@ -108,7 +108,6 @@ class Channel(GeneratorChannel):
     memory: WaveformMemory
     frequency_hz: float = 1e6
     amplitude_vpp: float = 1.0
-    polarity: str = "NORM"
     phase_rad: float = 0.0
     cycles: float = 5
 

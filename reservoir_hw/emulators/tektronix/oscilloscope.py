@@ -12,7 +12,7 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from reservoir_hw.emulators.scpi.arguments import Boolean, Keyword, forms, short_form
+from reservoir_hw.emulators.scpi.arguments import Argument, Boolean, Keyword, forms, short_form
 from reservoir_hw.emulators.scpi.instrument import OPERATION_COMPLETE, MessageDevice
 from reservoir_hw.emulators.scpi.messages import ScpiError, Token
 from reservoir_hw.emulators.scpi.tree import Call, command, query, setting
@@ -42,6 +42,21 @@ class Choice(Keyword):
     def told(self, value: str) -> Word:
         """The word, to be sent in short or in full."""
         return Word(value)
+
+
+class Either(Argument):
+    """As `Choice` of two words. The method gets whether it is the second."""
+
+    def __init__(self, first: str, second: str) -> None:
+        self._words, self._choice = (first, second), Choice(first, second)
+
+    def read(self, token: Token, device: Any, suffixes: Sequence[int]) -> bool:
+        """True for the second."""
+        return self._choice.read(token, device, suffixes) == self._words[1]
+
+    def told(self, value: bool) -> Word:
+        """See `Choice.told`."""
+        return Word(self._words[value])
 
 
 class RunOrStop(Boolean):

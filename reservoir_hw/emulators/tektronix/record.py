@@ -29,11 +29,6 @@ class Input:
         return self.offset_v - self.position * self.scale_v
 
     @property
-    def lowest_scale_v(self) -> float:
-        """See `highest_scale_v`."""
-        return 500e-6
-
-    @property
     def highest_scale_v(self) -> float:
         """Of a division."""
         return 10.0 if self.termination_ohm > 50 else 1.0
@@ -44,11 +39,6 @@ class Input:
         if self.termination_ohm > 50:
             return 1.0 if self.scale_v < 64e-3 else 10.0 if self.scale_v < 1 else 100.0
         return 1.0 if self.scale_v < 0.1 else 10.0
-
-    @property
-    def lowest_offset_v(self) -> float:
-        """See `highest_offset_v`."""
-        return -self.highest_offset_v
 
     @property
     def highest_level_v(self) -> float:
@@ -63,7 +53,7 @@ class Input:
     def settle(self) -> None:
         """Scale, offset and level become the nearest ones that there are."""
         self.scale_v = min(self.scale_v, self.highest_scale_v)
-        self.offset_v = min(max(self.offset_v, self.lowest_offset_v), self.highest_offset_v)
+        self.offset_v = min(max(self.offset_v, -self.highest_offset_v), self.highest_offset_v)
         self.level_v = min(max(self.level_v, self.lowest_level_v), self.highest_level_v)
 
 
@@ -140,8 +130,15 @@ class TimeBase:
 
     @property
     def duration_s(self) -> float:
-        """Of the record."""
+        """Of the record. When it is set, the number of points follows, and in automatic mode the rate."""
         return self.points / self.rate_hz
+
+    @duration_s.setter
+    def duration_s(self, duration_s: float) -> None:
+        if not self.manual:
+            highest_hz = AUTOMATIC_POINTS / duration_s * (1 + 1e-9)
+            self.rate_hz = next((rate for rate in _RATES_HZ if rate <= highest_hz), LOWEST_RATE_HZ)
+        self._set_points(duration_s)
 
     @property
     def first_s(self) -> float:
@@ -156,13 +153,6 @@ class TimeBase:
         self.rate_hz = min(_RATES_HZ, key=lambda rate: abs(math.log(rate / rate_hz)))
         if self.follower == "RECORDLength":
             self._set_points(duration_s)
-
-    def set_duration(self, duration_s: float) -> None:
-        """The number of points follows."""
-        if not self.manual:
-            highest_hz = AUTOMATIC_POINTS / duration_s * (1 + 1e-9)
-            self.rate_hz = next((rate for rate in _RATES_HZ if rate <= highest_hz), LOWEST_RATE_HZ)
-        self._set_points(duration_s)
 
     def _set_points(self, duration_s: float) -> None:
         self.points = min(max(round(duration_s * self.rate_hz), SHORTEST_RECORD), LONGEST_RECORD)

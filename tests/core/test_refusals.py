@@ -25,13 +25,11 @@ from reservoir_hw.core.errors import (
     ShapeError,
     StateLost,
 )
-from reservoir_hw.core.kept_rows import keep
 from reservoir_hw.core.locks import read_end
 from reservoir_hw.core.reservoir import Reservoir
 from reservoir_hw.core.reservoir_config import reservoir_config
 from reservoir_hw.core.signal import LowPass, Mask, MaskConfig, Quantiser, SampleAndHold, Sampler, Scaling, average
 from reservoir_hw.core.spec import ReservoirSpec
-from reservoir_hw.core.statistics import fit_log10
 from reservoir_hw.core.store import StateStore
 from reservoir_hw.core.tokenizer import BpeTokenizer, CharTokenizer, WordTokenizer, load_tokenizer
 
@@ -173,8 +171,6 @@ CONFIGURATION: list[Row] = [
     (lambda folder: Document.from_file(folder / "none.yaml"), ConfigurationError, "there is no such file"),
     (lambda folder: Document.from_file(folder), ConfigurationError, "is a folder"),
     (lambda folder: Document.from_file(folder / "binary.yaml"), ConfigurationError, "cannot be read"),
-    (lambda folder: keep(folder, [f"narma={folder / 'run'}"], ["nmse"]), ConfigurationError, "the run is interrupted"),
-    (lambda _: fit_log10({100: [1.0, 2.0]}), ConfigurationError, "two sizes or more, and there are 1"),
     (lambda _: read_end("2020-01-31 18:00"), ConfigurationError, "has passed: it is"),
     (lambda _: read_end("18 o'clock"), ConfigurationError, "is no time: write 18:00"),
 ]  # fmt: skip
@@ -280,7 +276,6 @@ def test_what_is_refused(
     (tmp_path / "binary.yaml").write_bytes(b"\xff\xfe\x00")
     (tmp_path / "deep.json").write_text('{"characters":' + "[" * 200_000)
     (tmp_path / "run").mkdir()
-    (tmp_path / "run" / "metrics.json").write_text('{"status": "interrupted", "rows": []}')
     (tmp_path / "link").symlink_to(tmp_path / "nowhere")
     with pytest.raises(error, match=said or None) as caught:
         call(tmp_path)

@@ -28,7 +28,7 @@ from reservoir_hw.core.errors import (
 from reservoir_hw.core.locks import read_end
 from reservoir_hw.core.reservoir import Reservoir
 from reservoir_hw.core.reservoir_config import reservoir_config
-from reservoir_hw.core.signal import LowPass, Mask, MaskConfig, Quantiser, SampleAndHold, Sampler, Scaling, average
+from reservoir_hw.core.signal import Mask, MaskConfig, Quantiser, SampleAndHold, Scaling, average
 from reservoir_hw.core.spec import ReservoirSpec
 from reservoir_hw.core.store import StateStore
 from reservoir_hw.core.tokenizer import BpeTokenizer, CharTokenizer, WordTokenizer, load_tokenizer
@@ -176,7 +176,6 @@ CONFIGURATION: list[Row] = [
 ]  # fmt: skip
 
 SIGNAL: list[Row] = [
-    (lambda _: Scaling.between((1, 1), (0, 3.3)), ConfigurationError, "two different ends"),
     (lambda _: Scaling(gain=0), ValueError, "gain of 0"),
     (lambda _: Quantiser(bits=8, range=(1, -1)), ValueError, r"must be \[lowest, highest\]"),
     (lambda _: Mask([1.0, 2.0, 3.0]), ConfigurationError, r"\(nodes, inputs\), its shape is \(3,\)"),
@@ -193,12 +192,6 @@ SIGNAL: list[Row] = [
     (lambda folder: Mask.load(folder / "none"), ConfigurationError, "there is no mask file"),
     (lambda folder: Mask.load(folder / "binary.yaml"), ConfigurationError, "cannot be read as a mask"),
     (lambda _: SampleAndHold(points_per_node=4, sample_rate_hz=1).apply(np.zeros(3)), ShapeError, "steps, nodes"),
-    (lambda _: Sampler(theta_s=5e-4, sample_rate_hz=1e3), ValueError, "less than one sample at 1000 Hz"),
-    (lambda _: Sampler(theta_s=1, sample_rate_hz=100, position=0.9, average=0.5), ValueError, "beyond the window"),
-    (lambda _: Sampler(theta_s=1, sample_rate_hz=1).apply(np.zeros(3), 0, 1), ShapeError, "at least one step and node"),
-    (lambda _: LowPass(bandwidth_hz=5, sample_rate_hz=9).apply([0.0, np.nan]), InputRangeError, "1 samples are not"),
-    (lambda _: LowPass(bandwidth_hz=5, sample_rate_hz=9).apply(U, np.zeros(3)), ShapeError, "`before` must be one"),
-    (lambda _: LowPass(bandwidth_hz=5, sample_rate_hz=9).apply(1.0), ShapeError, "not one number"),
     (lambda _: average([]), ShapeError, "nothing to average"),
     (lambda _: average([np.zeros(2), np.zeros(3)]), ShapeError, r"repetition 2 has the shape \(3,\), those before"),
     (lambda _: average([np.array([np.inf])]), InputRangeError, "repetition 1: 1 values are not finite"),

@@ -94,8 +94,8 @@ class Share:
         if self._recent is None:
             reason = reservoir.spec.not_supported.get("snapshot", "it does not declare it")
             raise StateLost(
-                f"{reservoir.spec.identity.name} was used for other sequences after step {self.steps - 1} of these, and "
-                f"no snapshot was kept ({'a fault came before' if reservoir.spec.snapshot else reason}): put whole "
+                f"{reservoir.spec.identity.name} was used for other sequences after step {self.steps - 1} of these, "
+                f"and no snapshot was kept ({'a fault came before' if reservoir.spec.snapshot else reason}): put whole "
                 "sequences into one call, or give every layer a device of its own"
             )
         reservoir.reset(self.batch)

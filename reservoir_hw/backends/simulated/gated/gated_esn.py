@@ -9,14 +9,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
-from pydantic import Field, NonNegativeFloat, PositiveInt
+from pydantic import Field, NonNegativeFloat
 
-from reservoir_hw.backends.simulated.engines import ENGINE_HELP, Device, EngineName, JointLoop
-from reservoir_hw.backends.simulated.network import NetworkConfig, Probability, Scaling, SimulatedNetwork
+from reservoir_hw.backends.simulated.engines import JointLoop
+from reservoir_hw.backends.simulated.network import NetworkConfig, Scaling, SimulatedNetwork
 from reservoir_hw.backends.simulated.nonidealities.configuration import IDEAL_DEVICE
 from reservoir_hw.core.arrays import to_numpy
 from reservoir_hw.core.errors import NotSupported, ShapeError
-from reservoir_hw.core.spec import DType, Identity
+from reservoir_hw.core.spec import Identity
 from reservoir_hw.networks.random_matrices import Distribution, Matrix
 
 if TYPE_CHECKING:
@@ -36,15 +36,10 @@ class GatedEsnConfig(NetworkConfig):
     """
 
     kind: Literal["gated_esn"]
-    nodes: PositiveInt | None = Field(default=None, description="needed unless `weights` names a file")
     spectral_radius: Radius = Field(default=0.9, description="of W; 0: no recurrence, null: as it was drawn")
     reset_spectral_radius: Radius = Field(default=0.9, description="of W^r, likewise")
     update_spectral_radius: Radius = Field(default=0.9, description="of W^z, likewise")
-    connectivity: Probability | None = Field(default=None, description="probability of each recurrent weight")
-    connections_per_node: PositiveInt | None = Field(default=None, description="exact number instead of connectivity")
     weight_distribution: Distribution = Field(default="uniform", description="bernoulli: random sign")
-    input_connectivity: Probability = 1.0
-    input_distribution: Distribution = "uniform"
     input_scaling: Scaling = Field(default=1.0, description="of W_in: one number, or one for each input")
     reset_input_scaling: Scaling = Field(default=1.0, description="of W^r_in, likewise")
     update_input_scaling: Scaling = Field(default=1.0, description="of W^z_in, likewise")
@@ -53,11 +48,6 @@ class GatedEsnConfig(NetworkConfig):
     update_bias: float = Field(
         default=0.0, description="added inside the σ of z, so that z rests at σ(update_bias); eq. 6 has none"
     )
-    weights: str | None = Field(default=None, description="a safetensors file of saved weights instead of drawing them")
-    dtype: DType = "float32"
-    device: Device = "cpu"
-    engine: EngineName | None = Field(default=None, description=ENGINE_HELP)
-    gradients: bool = Field(default=False, description="compute with torch, so that gradients pass through")
 
     matrices = 3
     input_scalings = ("input_scaling", "reset_input_scaling", "update_input_scaling")
@@ -74,15 +64,7 @@ class GatedEsnConfig(NetworkConfig):
 
     def build(self) -> GatedEsn:
         """Draw or load the weights and lay them out."""
-        return GatedEsn(
-            self.drawn_or_loaded(),
-            dtype=self.dtype,
-            device=self.device,
-            gradients=self.gradients,
-            engine=self.engine,
-            nonidealities=self.seeded_nonidealities(),
-            out_of_range=self.out_of_range,
-        )
+        return GatedEsn(self.drawn_or_loaded(), **self.options())
 
     def _front(self, weights: GatedWeights) -> tuple[Any, Any]:
         return weights.state.W_in, weights.state.bias

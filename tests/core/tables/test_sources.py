@@ -114,10 +114,6 @@ def test_packed_netcdf_is_unpacked_and_its_calendar_understood(tmp_path: Path) -
         np.testing.assert_array_equal(source.times("time", "time"), FIRST + 129_600 * np.arange(3))
 
 
-def frame_of(columns: dict[str, Any]) -> Any:
-    return pytest.importorskip("pandas").DataFrame(columns)
-
-
 MIXED = {"x": X[:, 0].tolist(), "label": LABELS, "t": TIMES, "count": [None, *range(1, len(X))]}
 
 

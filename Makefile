@@ -70,7 +70,7 @@ gpu-check: $(VENV)/.dev  ## Whether the GPU of this machine can be trusted
 	$(BIN)/python tools/gpu_check.py
 
 swap-matrix: $(VENV)/.dev  ## Every experiment of the examples on every reservoir file: the table of docs/swap.md
-	$(BIN)/python tools/swap_matrix.py
+	$(BIN)/python -m tools.swap_matrix
 
 structure: $(BIN)/python  ## Count rooms, arrows, code lines, guards, dispatches
 	$(BIN)/python tools/structure.py

@@ -1,7 +1,7 @@
 """Every experiment of the examples on every reservoir file: what is accepted, and why not; a sample of it is run.
 
-    python tools/swap_matrix.py          # the matrix, and the table of docs/swap.md; opens no device
-    python tools/swap_matrix.py --run    # 60 random pairs, cut to a few hundred steps, on emulated and served devices
+    python -m tools.swap_matrix          # the matrix, and the table of docs/swap.md; opens no device
+    python -m tools.swap_matrix --run    # 60 random pairs, cut to a few hundred steps, on emulated and served devices
 
 Needs RESERVOIR_HW_DATA. Fails where a pair is refused for another reason than one of `swap.REFUSED`, where a file of
 tools/swap_matrix.txt is missing, and where a pair that is run does not end with finite metrics and states that move.
@@ -24,9 +24,9 @@ from typing import Any
 
 import numpy as np
 
+from examples.kept_rows import replace_tables, table
 from reservoir_hw.core.configuration import Document
 from reservoir_hw.core.errors import ConfigurationError, ReservoirError
-from reservoir_hw.core.markdown import replace_tables, table
 from reservoir_hw.core.store import StateStore
 from reservoir_hw.experiment import Experiment
 from reservoir_hw.experiment.configuration.document import REFUSED, load_document

@@ -1,6 +1,6 @@
 """Make the tables of the README and the figures from the rows of finished runs.
 
-    python examples/babylm_blimp/tables.py
+    python -m examples.babylm_blimp.tables
 
 `rows/NAME.json` is the `metrics.json` of a run of `NAME.yaml`.
 `rows/blimp/MODEL.json` is what `reservoir-hw blimp RUN --row N --json` (or `--baseline N`) printed of a model of
@@ -16,8 +16,8 @@ from typing import Any
 
 import numpy as np
 
+from examples.kept_rows import replace_tables, spread, table
 from reservoir_hw.core.figure_style import colours, one_panel, panels
-from reservoir_hw.core.markdown import replace_tables, spread, table
 from reservoir_hw.core.seeds import generator
 
 HERE = Path(__file__).resolve().parent

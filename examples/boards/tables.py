@@ -1,7 +1,7 @@
 """Make the tables of the README from the rows of finished runs.
 
-    python examples/boards/tables.py
-    python examples/boards/tables.py narma_board=RUN grammar_board=RUN    # keeps the rows of these runs first
+    python -m examples.boards.tables
+    python -m examples.boards.tables narma_board=RUN grammar_board=RUN    # keeps the rows of these runs first
 
 `rows/narma_BOARD.json` and `rows/grammar_BOARD.json` hold what `metrics.json` of a run of `narma.yaml` and of
 `../elman_grammar/experiment.yaml` says, as far as the tables need it. BOARD is `function`, `emulated`, `firmware` or
@@ -13,8 +13,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from reservoir_hw.core.kept_rows import KeptRows, keep
-from reservoir_hw.core.markdown import replace_tables, table
+from examples.kept_rows import KeptRows, keep, replace_tables, table
 
 HERE = Path(__file__).resolve().parent
 BOARDS = {"function": "the function", "emulated": "emulated board", "firmware": "firmware", "server": "C server"}

@@ -1,7 +1,7 @@
 """Make the tables of the README from the rows of finished runs.
 
-    python examples/classification/tables.py
-    python examples/classification/tables.py parity=RUN sine_square=RUN    # keeps the rows of these runs first
+    python -m examples.classification.tables
+    python -m examples.classification.tables parity=RUN sine_square=RUN    # keeps the rows of these runs first
 
 `rows/NAME.json` holds what `metrics.json` of a run of `NAME.yaml` says, as far as the tables need it.
 """
@@ -14,8 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
-from reservoir_hw.core.kept_rows import KeptRows, chosen, found, keep
-from reservoir_hw.core.markdown import replace_tables, table
+from examples.kept_rows import KeptRows, chosen, found, keep, replace_tables, table
 from reservoir_hw.tasks.classification import wilson_interval
 
 HERE = Path(__file__).resolve().parent

@@ -1,7 +1,7 @@
 """Make the tables of the README from the rows of finished runs.
 
-    python examples/delay_loop/tables.py
-    python examples/delay_loop/tables.py narma=RUN adc=RUN    # keeps the rows of these runs first
+    python -m examples.delay_loop.tables
+    python -m examples.delay_loop.tables narma=RUN adc=RUN    # keeps the rows of these runs first
 
 `rows/NAME.json` holds what `metrics.json` of a run of `NAME.yaml` says, as far as the tables need it.
 """
@@ -12,8 +12,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from reservoir_hw.core.kept_rows import KeptRows, found, keep
-from reservoir_hw.core.markdown import replace_tables, spread, table
+from examples.kept_rows import KeptRows, found, keep, replace_tables, spread, table
 
 HERE = Path(__file__).resolve().parent
 RATE = "symbol_error_rate"

@@ -1,6 +1,6 @@
 """Make the tables of the README and the figure from the rows of finished runs.
 
-    python examples/elman_grammar/tables.py
+    python -m examples.elman_grammar.tables
 
 `rows/srn.json` is the `metrics.json` of a run of `srn.yaml`.
 """
@@ -14,8 +14,8 @@ from typing import Any
 
 import numpy as np
 
+from examples.kept_rows import replace_tables, spread, table
 from reservoir_hw.core.figure_style import colours, panels
-from reservoir_hw.core.markdown import replace_tables, spread, table
 from reservoir_hw.tasks.elman_grammar.grammar import DISTANCES
 from reservoir_hw.tasks.elman_grammar.report import AGREEMENT_ERROR
 

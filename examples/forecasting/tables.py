@@ -1,7 +1,7 @@
 """Make the tables of the README from the rows of finished runs.
 
-    python examples/forecasting/tables.py
-    python examples/forecasting/tables.py santa_fe=RUN search_santa_fe=RUN    # keeps the rows of these runs first
+    python -m examples.forecasting.tables
+    python -m examples.forecasting.tables santa_fe=RUN search_santa_fe=RUN    # keeps the rows of these runs first
 
 `rows/NAME.json` holds what `metrics.json` of a run of `NAME.yaml` says, as far as the tables need it.
 """
@@ -13,8 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
-from reservoir_hw.core.kept_rows import KeptRows, chosen, found, keep
-from reservoir_hw.core.markdown import replace_tables, spread, table
+from examples.kept_rows import KeptRows, chosen, found, keep, replace_tables, spread, table
 
 HERE = Path(__file__).resolve().parent
 LYAPUNOV, STEPS = "valid_lyapunov_times", "valid_steps"

@@ -1,7 +1,7 @@
 """Make the table of the README from the rows of finished runs.
 
-    python examples/lab_function/tables.py
-    python examples/lab_function/tables.py bench=RUN    # keeps the rows of this run first
+    python -m examples.lab_function.tables
+    python -m examples.lab_function.tables bench=RUN    # keeps the rows of this run first
 
 `rows/bench.json` holds what `metrics.json` of a run of `../elman_grammar/experiment.yaml` with `bench.yaml` says, as
 far as the table needs it.
@@ -12,8 +12,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from reservoir_hw.core.kept_rows import KeptRows, keep, scores
-from reservoir_hw.core.markdown import replace_tables
+from examples.kept_rows import KeptRows, keep, replace_tables, scores
 
 HERE = Path(__file__).resolve().parent
 

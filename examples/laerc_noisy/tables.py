@@ -1,6 +1,6 @@
 """Make the table of the README and the figures from the rows of `cross.py`.
 
-python examples/laerc_noisy/tables.py
+python -m examples.laerc_noisy.tables
 
 `rows/experiment.json` and `rows/encoder.json` are the `metrics.json` of the runs of these files.
 """
@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 
+from examples.kept_rows import interval, replace_tables, spread, table
 from reservoir_hw.core.figure_style import colours, new_figure, panels
-from reservoir_hw.core.markdown import interval, replace_tables, spread, table
 
 HERE = Path(__file__).resolve().parent
 Departures = dict[str, float]

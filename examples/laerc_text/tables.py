@@ -1,6 +1,6 @@
 """Make the tables of the README and the figures from the rows of finished runs.
 
-    python examples/laerc_text/tables.py
+    python -m examples.laerc_text.tables
 
 `rows/NAME.json` is the `metrics.json` of a run of `NAME.yaml`.
 """
@@ -15,9 +15,8 @@ from typing import Any
 import numpy as np
 from matplotlib.ticker import NullLocator
 
+from examples.kept_rows import LogFit, fit_log10, interval, replace_tables, spread, table
 from reservoir_hw.core.figure_style import colours, panels
-from reservoir_hw.core.markdown import interval, replace_tables, spread, table
-from reservoir_hw.core.statistics import LogFit, fit_log10
 
 HERE = Path(__file__).resolve().parent
 SIZES = ("d64", "d96", "d128")

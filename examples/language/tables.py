@@ -1,7 +1,7 @@
 """Make the table of the README from the rows of finished runs.
 
-    python examples/language/tables.py
-    python examples/language/tables.py rc=RUN aerc=RUN laerc=RUN    # keeps the rows of these runs first
+    python -m examples.language.tables
+    python -m examples.language.tables rc=RUN aerc=RUN laerc=RUN    # keeps the rows of these runs first
 
 `rows/NAME.json` holds what `metrics.json` of a run of `NAME.yaml` says, as far as the table needs it.
 """
@@ -11,8 +11,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from reservoir_hw.core.kept_rows import KeptRow, KeptRows, keep
-from reservoir_hw.core.markdown import replace_tables, table
+from examples.kept_rows import KeptRow, KeptRows, keep, replace_tables, table
 
 HERE = Path(__file__).resolve().parent
 

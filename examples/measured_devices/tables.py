@@ -1,7 +1,7 @@
 """Make the tables of the README from the rows of finished runs.
 
-    python examples/measured_devices/tables.py
-    python examples/measured_devices/tables.py nanowire_011=RUN skyrmion=RUN    # keeps the rows of these runs first
+    python -m examples.measured_devices.tables
+    python -m examples.measured_devices.tables nanowire_011=RUN skyrmion=RUN    # keeps the rows of these runs first
 
 `rows/NAME.json` holds what `metrics.json` of a run says, as far as the tables need it.
 """
@@ -11,8 +11,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from reservoir_hw.core.kept_rows import KeptRows, keep
-from reservoir_hw.core.markdown import replace_tables, table
+from examples.kept_rows import KeptRows, keep, replace_tables, table
 
 HERE = Path(__file__).resolve().parent
 DELAYS = range(6)

@@ -1,7 +1,7 @@
 """Make the tables of the README from the rows of finished runs.
 
-    python examples/own_data/tables.py
-    python examples/own_data/tables.py laser=RUN vowels=RUN    # keeps the rows of these runs first
+    python -m examples.own_data.tables
+    python -m examples.own_data.tables laser=RUN vowels=RUN    # keeps the rows of these runs first
 
 `rows/NAME.json` holds what `metrics.json` of a run of `NAME.yaml` says, as far as the tables need it.
 """
@@ -11,8 +11,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from reservoir_hw.core.kept_rows import KeptRows, keep
-from reservoir_hw.core.markdown import replace_tables, spread, table
+from examples.kept_rows import KeptRows, keep, replace_tables, spread, table
 
 HERE = Path(__file__).resolve().parent
 COLUMNS = {

@@ -1,7 +1,7 @@
 """Make the table of the README from the rows of finished runs.
 
-    python examples/remote/tables.py
-    python examples/remote/tables.py experiment=RUN    # keeps the rows of this run first
+    python -m examples.remote.tables
+    python -m examples.remote.tables experiment=RUN    # keeps the rows of this run first
 
 `rows/experiment.json` holds what `metrics.json` of a run of `experiment.yaml` says, as far as the table needs it.
 """
@@ -11,8 +11,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from reservoir_hw.core.kept_rows import KeptRows, keep, scores
-from reservoir_hw.core.markdown import replace_tables
+from examples.kept_rows import KeptRows, keep, replace_tables, scores
 
 HERE = Path(__file__).resolve().parent
 

@@ -1,7 +1,7 @@
 """Make the tables of the README from the rows of finished benches.
 
-python examples/reservoir_bench/tables.py                                 # from rows/
-python examples/reservoir_bench/tables.py runs/bench-esn runs/bench-...   # from these folders, which rows/ then has
+python -m examples.reservoir_bench.tables                                 # from rows/
+python -m examples.reservoir_bench.tables runs/bench-esn runs/bench-...   # from these folders, which rows/ then has
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from examples.kept_rows import replace_tables, table
 from reservoir_hw.core.errors import ConfigurationError
-from reservoir_hw.core.markdown import replace_tables, table
 
 HERE = Path(__file__).resolve().parent
 ROWS = HERE / "rows"

@@ -1,6 +1,6 @@
 """Make the tables of the README and the figures from the rows of finished runs.
 
-    python examples/shakespeare_char/tables.py
+    python -m examples.shakespeare_char.tables
 
 `rows/NAME.json` is the `metrics.json` of a run of `NAME.yaml`.
 """
@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 from matplotlib.ticker import LogLocator, NullLocator
 
+from examples.kept_rows import interval, replace_tables, spread, table
 from reservoir_hw.core.figure_style import colours, new_figure
-from reservoir_hw.core.markdown import interval, replace_tables, spread, table
 
 HERE = Path(__file__).resolve().parent
 MODELS = {"linear": "RC", "attention": "AERC", "transformer": "transformer"}

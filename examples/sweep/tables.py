@@ -1,7 +1,7 @@
 """Make the table of the README from the rows of finished runs.
 
-    python examples/sweep/tables.py
-    python examples/sweep/tables.py narma10=RUN best=RUN    # keeps the rows of these runs first
+    python -m examples.sweep.tables
+    python -m examples.sweep.tables narma10=RUN best=RUN    # keeps the rows of these runs first
 
 `rows/NAME.json` holds what `metrics.json` of a run says, as far as the table needs it: of `narma10.yaml` as it stands,
 and of the best setting, on data and networks that no trial has seen.
@@ -12,8 +12,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from reservoir_hw.core.kept_rows import KeptRows, keep, scores
-from reservoir_hw.core.markdown import replace_tables
+from examples.kept_rows import KeptRows, keep, replace_tables, scores
 
 HERE = Path(__file__).resolve().parent
 

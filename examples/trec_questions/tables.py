@@ -1,6 +1,6 @@
 """Make the tables of the README and the figure from the rows of finished runs.
 
-    python examples/trec_questions/tables.py
+    python -m examples.trec_questions.tables
 
 `rows/NAME.json` is what `collect.py` has kept of the run of `NAME.yaml` and of the search before it.
 """
@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 
+from examples.kept_rows import interval, replace_tables, spread, table
 from reservoir_hw.core.figure_style import colours, new_figure
-from reservoir_hw.core.markdown import interval, replace_tables, spread, table
 from reservoir_hw.tasks.trec import WIDTH
 
 HERE = Path(__file__).resolve().parent

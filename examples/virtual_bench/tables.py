@@ -1,7 +1,7 @@
 """Make the table of the README from the rows of finished runs.
 
-    python examples/virtual_bench/tables.py
-    python examples/virtual_bench/tables.py bench=RUN red_pitaya=RUN    # keeps the rows of these runs first
+    python -m examples.virtual_bench.tables
+    python -m examples.virtual_bench.tables bench=RUN red_pitaya=RUN    # keeps the rows of these runs first
 
 `rows/NAME.json` holds what `metrics.json` of a run of `narma.yaml` says, as far as the table needs it: on the
 simulation, on `bench.yaml`, and on the emulated Red Pitaya.
@@ -12,8 +12,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from reservoir_hw.core.kept_rows import KeptRows, keep, scores
-from reservoir_hw.core.markdown import replace_tables
+from examples.kept_rows import KeptRows, keep, replace_tables, scores
 
 HERE = Path(__file__).resolve().parent
 TITLES = {

@@ -16,6 +16,7 @@ from pydantic_core import to_jsonable_python
 
 from reservoir_hw.core import functions
 from reservoir_hw.core.errors import ConfigurationError
+from reservoir_hw.core.provenance import as_plain
 
 ENVIRONMENT_PREFIX = "RESERVOIR_HW__"
 
@@ -244,7 +245,7 @@ class Document:
 def validate(model: type[ConfigT], document: Document) -> ConfigT:
     """Build `model` from the document; all problems come in one `ConfigurationError` that names their origins."""
     # Strict JSON validation: "50" is no number and `true` no 1, but a list may become a tuple, a text a path.
-    text = json.dumps(document.data, default=_json_default)
+    text = json.dumps(document.data, default=as_plain)
     try:
         return model.model_validate_json(text, strict=True)
     except ValidationError as error:
@@ -267,11 +268,6 @@ def _with_names(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [_with_names(item) for item in value]
     return functions.name_of(value) if callable(value) else copy.deepcopy(value)
-
-
-def _json_default(value: Any) -> Any:
-    """Numpy scalars and arrays as numbers and lists; paths and dates as text."""
-    return value.tolist() if hasattr(value, "tolist") else str(value)
 
 
 def parse_scalar(text: str, origin: str) -> Any:

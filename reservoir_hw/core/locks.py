@@ -334,9 +334,8 @@ class HostLocks:
             self._locks.pop().release()
 
     def _take(self, honour_reservations: bool) -> None:
-        reserved = reserved_for_another(self.resources, user_name()) if honour_reservations else None
-        if reserved is not None:
-            raise DeviceBusy(f"{reserved}; ask them to release it, or wait until then")
+        if honour_reservations:
+            _refuse_if_anothers(self.resources)
         try:
             for resource in self.resources:
                 lock = HostLock(resource)

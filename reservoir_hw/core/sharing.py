@@ -59,8 +59,8 @@ class Share:
             replay = given.shape[1] - u.shape[1]
         elif not reservoir.state_lost and (reservoir.at_rest or reservoir.counters.steps != self._counted):
             raise StateLost(
-                f"{_name(reservoir)} was reset or driven by somebody else after step {self.steps - 1} of these "
-                "sequences, which cannot go on: begin them again"
+                f"{reservoir.spec.identity.name} was reset or driven by somebody else after step {self.steps - 1} of "
+                "these sequences, which cannot go on: begin them again"
             )
         _HOLDERS[reservoir] = ref(self)
         states: Any = reservoir.run(given, None if replay else out)
@@ -94,8 +94,8 @@ class Share:
         if self._recent is None:
             reason = reservoir.spec.not_supported.get("snapshot", "it does not declare it")
             raise StateLost(
-                f"{_name(reservoir)} was used for other sequences after step {self.steps - 1} of these, and no "
-                f"snapshot was kept ({'a fault came before' if reservoir.spec.snapshot else reason}): put whole "
+                f"{reservoir.spec.identity.name} was used for other sequences after step {self.steps - 1} of these, "
+                f"and no snapshot was kept ({'a fault came before' if reservoir.spec.snapshot else reason}): put whole "
                 "sequences into one call, or give every layer a device of its own"
             )
         reservoir.reset(self.batch)
@@ -105,8 +105,3 @@ class Share:
 def _holder(reservoir: Reservoir) -> Share | None:
     known = _HOLDERS.get(reservoir)
     return None if known is None else known()
-
-
-def _name(reservoir: Reservoir) -> str:
-    identity = reservoir.spec.identity
-    return f"{identity.vendor} {identity.model} {identity.serial}".strip()

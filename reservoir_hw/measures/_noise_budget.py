@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -109,16 +110,18 @@ def noise_budget(
     x = checked(states, ("repeats", "time", "nodes"))
     u = np.asarray(as_numpy(inputs), dtype=np.float64)
     skipped = max(washout, *max_delays)
+    measured = partial(
+        with_details, u, max_delays=max_delays, washout=washout, distribution=distribution, input_range=input_range,
+        confidence=confidence,
+    )  # fmt: skip
     if len(x) == 1:
-        return _of_one(u, x[0], max_delays, washout, distribution, input_range, confidence)
+        return _of_one(x[0], skipped, *measured(x[0]), confidence)
     repetitions = [k for k in _AVERAGED if 2 * k <= len(x)]
     rows, intervals, opposed = [], [], False
     forecast = np.zeros(0)
     for k in repetitions:
         groups = x[: len(x) // k * k].reshape(-1, k, *x.shape[1:]).mean(axis=1)
-        capacity, found = with_details(
-            u, groups[0], max_delays, washout, distribution, input_range, confidence=confidence
-        )
+        capacity, found = measured(groups[0])
         q, estimate, influence, profile = _kept(groups[:, skipped:])
         rank = q.shape[1]
         # The estimate has no bias, so chance takes it beyond what is possible where noise is all or nothing.
@@ -175,17 +178,10 @@ def noise_budget(
 
 
 def _of_one(
-    u: np.ndarray,
-    x: np.ndarray,
-    max_delays: Sequence[int],
-    washout: int,
-    distribution: Distribution,
-    input_range: tuple[float, float] | None,
-    confidence: float,
+    x: np.ndarray, skipped: int, capacity: ProcessingCapacity, found: Capacities, confidence: float
 ) -> NoiseBudget:
     """Of a single response (time, nodes): what its capacities leave is noise, or functions that were not tried."""
-    capacity, found = with_details(u, x, max_delays, washout, distribution, input_range, confidence=confidence)
-    recording = Rows(x, max(washout, *max_delays))
+    recording = Rows(x, skipped)
     basis = StateBasis(recording)
     q = basis.centred(x[recording.skipped :]) @ (basis.weights * recording.rows**0.5)
     rank = basis.rank

@@ -86,8 +86,7 @@ def operating_map(
     spread = float(np.ptp(reference))
     half = float(np.mean([(one.ends[1] - one.ends[0]) / 2 for _, one in references]))
     place = ", ".join(f"{axis} {value:.3g}" for axis, value in zip(axes, points[best], strict=True))
-    low, high = again.ends
-    interval = again.budget.interval
+    (low, high), confidence = again.ends, again.budget.interval.confidence
     notes = [
         f"Best at {place}: consistency {again.consistency.value:.3g}, rank {again.budget.rank[0]:.0f}.",
         f"The reference point, measured {len(reference)} times, moved by {spread:.2g}"
@@ -95,7 +94,7 @@ def operating_map(
     ]
     return OperatingMap(
         value=again.capacity,
-        interval=type(interval)(low, high, interval.confidence, "rank less loss to noise, batch means over time"),
+        interval=Interval(low, high, confidence, "rank less loss to noise, batch means over time"),
         note=" ".join(notes),
         axes=axes,
         points=points,

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from itertools import pairwise
-from typing import Annotated, Any, ClassVar, Literal, TypeAlias
+from typing import Annotated, Any, ClassVar, Literal, TypeAlias, get_args
 
 import numpy as np
 from pydantic import BeforeValidator, Field, NonNegativeInt, PositiveFloat, PositiveInt
@@ -386,16 +386,7 @@ class Block(_Topology):
 
 _Model: TypeAlias = Random | Ring | DelayLine | CycleJumps | SmallWorld | ScaleFree | Orthogonal | Block
 
-_KINDS: dict[str, type[_Model]] = {
-    "random": Random,
-    "ring": Ring,
-    "delay_line": DelayLine,
-    "cycle_jumps": CycleJumps,
-    "small_world": SmallWorld,
-    "scale_free": ScaleFree,
-    "orthogonal": Orthogonal,
-    "block": Block,
-}
+_KINDS: dict[str, type[_Model]] = {model.model_fields["kind"].default: model for model in get_args(_Model)}
 
 
 def as_topology(value: str | _Model) -> _Model:

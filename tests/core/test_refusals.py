@@ -25,13 +25,11 @@ from reservoir_hw.core.errors import (
     ShapeError,
     StateLost,
 )
-from reservoir_hw.core.kept_rows import keep
 from reservoir_hw.core.locks import read_end
 from reservoir_hw.core.reservoir import Reservoir
 from reservoir_hw.core.reservoir_config import reservoir_config
-from reservoir_hw.core.signal import LowPass, Mask, MaskConfig, Quantiser, SampleAndHold, Sampler, Scaling, average
+from reservoir_hw.core.signal import Mask, MaskConfig, Quantiser, SampleAndHold, Scaling, average
 from reservoir_hw.core.spec import ReservoirSpec
-from reservoir_hw.core.statistics import fit_log10
 from reservoir_hw.core.store import StateStore
 from reservoir_hw.core.tokenizer import BpeTokenizer, CharTokenizer, WordTokenizer, load_tokenizer
 
@@ -173,14 +171,11 @@ CONFIGURATION: list[Row] = [
     (lambda folder: Document.from_file(folder / "none.yaml"), ConfigurationError, "there is no such file"),
     (lambda folder: Document.from_file(folder), ConfigurationError, "is a folder"),
     (lambda folder: Document.from_file(folder / "binary.yaml"), ConfigurationError, "cannot be read"),
-    (lambda folder: keep(folder, [f"narma={folder / 'run'}"], ["nmse"]), ConfigurationError, "the run is interrupted"),
-    (lambda _: fit_log10({100: [1.0, 2.0]}), ConfigurationError, "two sizes or more, and there are 1"),
     (lambda _: read_end("2020-01-31 18:00"), ConfigurationError, "has passed: it is"),
     (lambda _: read_end("18 o'clock"), ConfigurationError, "is no time: write 18:00"),
 ]  # fmt: skip
 
 SIGNAL: list[Row] = [
-    (lambda _: Scaling.between((1, 1), (0, 3.3)), ConfigurationError, "two different ends"),
     (lambda _: Scaling(gain=0), ValueError, "gain of 0"),
     (lambda _: Quantiser(bits=8, range=(1, -1)), ValueError, r"must be \[lowest, highest\]"),
     (lambda _: Mask([1.0, 2.0, 3.0]), ConfigurationError, r"\(nodes, inputs\), its shape is \(3,\)"),
@@ -197,12 +192,6 @@ SIGNAL: list[Row] = [
     (lambda folder: Mask.load(folder / "none"), ConfigurationError, "there is no mask file"),
     (lambda folder: Mask.load(folder / "binary.yaml"), ConfigurationError, "cannot be read as a mask"),
     (lambda _: SampleAndHold(points_per_node=4, sample_rate_hz=1).apply(np.zeros(3)), ShapeError, "steps, nodes"),
-    (lambda _: Sampler(theta_s=5e-4, sample_rate_hz=1e3), ValueError, "less than one sample at 1000 Hz"),
-    (lambda _: Sampler(theta_s=1, sample_rate_hz=100, position=0.9, average=0.5), ValueError, "beyond the window"),
-    (lambda _: Sampler(theta_s=1, sample_rate_hz=1).apply(np.zeros(3), 0, 1), ShapeError, "at least one step and node"),
-    (lambda _: LowPass(bandwidth_hz=5, sample_rate_hz=9).apply([0.0, np.nan]), InputRangeError, "1 samples are not"),
-    (lambda _: LowPass(bandwidth_hz=5, sample_rate_hz=9).apply(U, np.zeros(3)), ShapeError, "`before` must be one"),
-    (lambda _: LowPass(bandwidth_hz=5, sample_rate_hz=9).apply(1.0), ShapeError, "not one number"),
     (lambda _: average([]), ShapeError, "nothing to average"),
     (lambda _: average([np.zeros(2), np.zeros(3)]), ShapeError, r"repetition 2 has the shape \(3,\), those before"),
     (lambda _: average([np.array([np.inf])]), InputRangeError, "repetition 1: 1 values are not finite"),
@@ -280,7 +269,6 @@ def test_what_is_refused(
     (tmp_path / "binary.yaml").write_bytes(b"\xff\xfe\x00")
     (tmp_path / "deep.json").write_text('{"characters":' + "[" * 200_000)
     (tmp_path / "run").mkdir()
-    (tmp_path / "run" / "metrics.json").write_text('{"status": "interrupted", "rows": []}')
     (tmp_path / "link").symlink_to(tmp_path / "nowhere")
     with pytest.raises(error, match=said or None) as caught:
         call(tmp_path)

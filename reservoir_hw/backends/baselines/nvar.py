@@ -121,14 +121,14 @@ class RegisterConfig(ReservoirConfig):
         """How many lags the products of each order are made of, from order 1 on."""
 
     @property
-    @abstractmethod
     def wanted_orders(self) -> list[int]:
-        """The orders, ascending."""
+        """The orders, ascending; all that have lags."""
+        return list(range(1, len(self.lags_by_order) + 1))
 
     @property
-    @abstractmethod
     def past_steps(self) -> int:
         """How far back the oldest lag lies."""
+        return (self.lags_by_order[0] - 1) * self._spacing
 
     @property
     def nodes(self) -> int | None:
@@ -142,6 +142,21 @@ class RegisterConfig(ReservoirConfig):
         config = super().for_inputs(inputs)
         _refuse_too_many(config.required_inputs(), self.lags_by_order, self.wanted_orders, constant=self.constant)
         return config
+
+    def build(self) -> Nvar:
+        """An `Nvar` with these settings."""
+        return Nvar(
+            self.required_inputs(),
+            self.lags_by_order,
+            self.wanted_orders,
+            spacing=self._spacing,
+            constant=self.constant,
+            out_of_range=self.out_of_range,
+        )
+
+    @property
+    def _spacing(self) -> int:
+        return getattr(self, "spacing", 1)
 
 
 class NvarConfig(RegisterConfig):
@@ -167,22 +182,6 @@ class NvarConfig(RegisterConfig):
     def wanted_orders(self) -> list[int]:
         """The orders, ascending."""
         return _orders(self.orders)
-
-    @property
-    def past_steps(self) -> int:
-        """How far back the oldest lag lies."""
-        return (self.lags - 1) * self.spacing
-
-    def build(self) -> Nvar:
-        """An `Nvar` with these settings."""
-        return Nvar(
-            self.required_inputs(),
-            self.lags,
-            self.orders,
-            spacing=self.spacing,
-            constant=self.constant,
-            out_of_range=self.out_of_range,
-        )
 
 
 class VolterraConfig(RegisterConfig):
@@ -214,26 +213,6 @@ class VolterraConfig(RegisterConfig):
     def lags_by_order(self) -> list[int]:
         """The taps of each kernel."""
         return [self.taps] * (self.order or 2) if isinstance(self.taps, int) else self.taps
-
-    @property
-    def wanted_orders(self) -> list[int]:
-        """All."""
-        return list(range(1, len(self.lags_by_order) + 1))
-
-    @property
-    def past_steps(self) -> int:
-        """How far back the oldest tap lies."""
-        return self.lags_by_order[0] - 1
-
-    def build(self) -> Nvar:
-        """An `Nvar` with these kernels."""
-        return Nvar(
-            self.required_inputs(),
-            self.lags_by_order,
-            len(self.lags_by_order),
-            constant=self.constant,
-            out_of_range=self.out_of_range,
-        )
 
 
 class Nvar(Reservoir):

@@ -282,17 +282,14 @@ class CommandsReservoir(Reservoir):
         self._is_set_up = False
         first: ReservoirError | None = None
         told = {line.to: self._instruments[line.to] for line in self._safe}
-        for attempt in [*((lambda line=line: self._send([line])) for line in self._safe), *_checks(told.values())]:
+        checks = [instrument.check_errors for instrument in told.values()]
+        for attempt in [*((lambda line=line: self._send([line])) for line in self._safe), *checks]:
             try:
                 attempt()
             except ReservoirError as error:
                 first = first or error
         if first is not None:
             raise DeviceFault(f"{self.name}: {first}") from first
-
-
-def _checks(instruments: Any) -> list[Callable[[], None]]:
-    return [instrument.check_errors for instrument in instruments]
 
 
 class _Pace:

@@ -6,9 +6,10 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self, TypeAlias, get_args
 
 import numpy as np
-from pydantic import Field, model_validator
+from pydantic import Field, PositiveInt, model_validator
 
 from reservoir_hw.backends.simulated.engines import (
+    ENGINE_HELP,
     Device,
     Engine,
     EngineName,
@@ -28,7 +29,7 @@ from reservoir_hw.core.reservoir import OutOfRange
 from reservoir_hw.core.reservoir_config import Encoder
 from reservoir_hw.core.signal import Mask
 from reservoir_hw.core.spec import DType, Identity, ReservoirSpec
-from reservoir_hw.networks.random_matrices import Matrix
+from reservoir_hw.networks.random_matrices import Distribution, Matrix
 from reservoir_hw.networks.topologies import Random, Topology
 
 if TYPE_CHECKING:
@@ -51,13 +52,16 @@ class NetworkConfig(SimulatedConfig):
     matrices: ClassVar[int] = 1
     """How many of them are recurrent."""
 
-    if TYPE_CHECKING:
-        nodes: int | None
-        weights: str | None
-        gradients: bool
-        device: Device
-        engine: EngineName | None
-        dtype: DType
+    nodes: PositiveInt | None = Field(default=None, description="needed unless `weights` names a file")
+    connectivity: Probability | None = Field(default=None, description="probability of each recurrent weight")
+    connections_per_node: PositiveInt | None = Field(default=None, description="exact number instead of connectivity")
+    input_connectivity: Probability = 1.0
+    input_distribution: Distribution = "uniform"
+    weights: str | None = Field(default=None, description="a safetensors file of saved weights instead of drawing them")
+    dtype: DType = "float32"
+    device: Device = "cpu"
+    engine: EngineName | None = Field(default=None, description=ENGINE_HELP)
+    gradients: bool = Field(default=False, description="compute with torch, so that gradients pass through")
 
     @model_validator(mode="after")
     def _one_source_of_weights(self) -> Self:
@@ -97,13 +101,12 @@ class NetworkConfig(SimulatedConfig):
 
     def weight_bytes(self) -> int:
         """Of the weights on the device, for the number of inputs that is configured; about, where they are drawn."""
-        fields: Any = self
-        inputs, width = self._number_of_inputs(), 8 if fields.dtype == "float64" else 4
+        inputs, width = self._number_of_inputs(), 8 if self.dtype == "float64" else 4
         if self.weights is not None:
             matrices = [part.W for part in self._parts(self._load(self.weights))]
             return sum(network_bytes(W.shape[0], inputs, W, width) for W in matrices)
         assert self.nodes is not None
-        links = self._topology().expected_links(self.nodes, fields.connectivity, fields.connections_per_node)
+        links = self._topology().expected_links(self.nodes, self.connectivity, self.connections_per_node)
         return self.matrices * network_bytes(self.nodes, inputs, links, width)
 
     def _number_of_nodes(self) -> int:
@@ -144,6 +147,17 @@ class NetworkConfig(SimulatedConfig):
     def _front(self, weights: Any) -> tuple[Any, Any]:
         """W_in and b."""
         return weights.W_in, weights.bias
+
+    def options(self) -> dict[str, Any]:
+        """What the networks of all kinds take beside their weights."""
+        return {
+            "dtype": self.dtype,
+            "device": self.device,
+            "gradients": self.gradients,
+            "engine": self.engine,
+            "nonidealities": self.seeded_nonidealities(),
+            "out_of_range": self.out_of_range,
+        }
 
     def _topology(self) -> Topology:
         return Random()

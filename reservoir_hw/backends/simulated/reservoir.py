@@ -12,7 +12,7 @@ from pydantic import Field, NonNegativeInt
 from reservoir_hw.backends.simulated import memory
 from reservoir_hw.backends.simulated.engines import Engine, JointLoop
 from reservoir_hw.backends.simulated.nonidealities.configuration import IDEAL_DEVICE, Nonidealities, NonidealitiesField
-from reservoir_hw.backends.simulated.nonidealities.noise import DrawnNonidealities, Numbers, NumpyNumbers
+from reservoir_hw.backends.simulated.nonidealities.noise import DrawnNonidealities, Numbers
 from reservoir_hw.core import arrays
 from reservoir_hw.core.channels import Channels
 from reservoir_hw.core.errors import ConfigurationError
@@ -145,7 +145,7 @@ class SimulatedReservoir(Reservoir):
     def _numbers(self, dtype: np.dtype[Any]) -> Numbers:
         """Where the engine computes, and in what."""
         if self.native == "numpy":
-            return NumpyNumbers(dtype)
+            return Numbers(dtype)
         from reservoir_hw.backends.simulated.nonidealities.torch_noise import TorchNumbers
 
         return TorchNumbers(dtype, self.device)

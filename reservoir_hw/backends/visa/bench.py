@@ -47,7 +47,7 @@ class Bench:
             *self.auxiliaries.resources,
         }
         self.settle_s = config.memory_steps * config.step_period_s if config.settle_s is None else config.settle_s
-        self._nominal_hz = config.points_per_node / config.theta_s
+        self._nominal_hz = config.sample_rate_hz
         self._record_hz = config.samples_per_node / config.theta_s
         closing = [one.safe_state for one in config.knobs.values()]
         watched = [self.generator.safe_state, *(one for one in closing if one is not None)]

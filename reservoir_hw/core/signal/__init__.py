@@ -10,17 +10,15 @@ were simulated are what the generator plays. Each is a section of a configuratio
 
 from reservoir_hw.core.signal._alignment import Alignment, Template, align, marker
 from reservoir_hw.core.signal._mask import Mask, MaskConfig
-from reservoir_hw.core.signal._timing import Average, LowPass, Quantiser, SampleAndHold, Sampler, Scaling, average
+from reservoir_hw.core.signal._timing import Average, Quantiser, SampleAndHold, Scaling, average
 
 __all__ = [
     "Alignment",
     "Average",
-    "LowPass",
     "Mask",
     "MaskConfig",
     "Quantiser",
     "SampleAndHold",
-    "Sampler",
     "Scaling",
     "Template",
     "align",

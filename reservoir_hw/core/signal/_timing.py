@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable
-from itertools import accumulate
 from typing import Annotated, Any, Literal, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt, field_validator, model_validator
+from pydantic import Field, PositiveFloat, PositiveInt, field_validator, model_validator
 
 from reservoir_hw.core import arrays
 from reservoir_hw.core.configuration import Config
-from reservoir_hw.core.errors import ConfigurationError, InputRangeError, ShapeError
+from reservoir_hw.core.errors import InputRangeError, ShapeError
 
 # Part of a sample period by which rounding may place a time before the sample that begins there.
 _ROUNDING = 1e-6
@@ -38,112 +36,6 @@ class SampleAndHold(Config):
         return np.repeat(values.reshape(*values.shape[:-2], -1), self.points_per_node, axis=-1)
 
 
-class Sampler(Config):
-    """Which samples of a digitizer are the state of which virtual node.
-
-    Sample k stands for the time from k to k + 1 sample periods. The window of node i in step n begins at
-    delay + (n nodes + i) theta; digitizer and generator may run at different rates.
-    """
-
-    theta_s: PositiveFloat = Field(description="duration of one virtual node")
-    sample_rate_hz: PositiveFloat = Field(description="of the digitizer, as it was read back")
-    delay_s: NonNegativeFloat = Field(default=0.0, description="from the first sample to the window of the first node")
-    position: Annotated[float, Field(ge=0, lt=1)] = Field(
-        default=0.5, description="where in a window its sample is taken, 0: at its beginning, towards 1: at its end"
-    )
-    average: Annotated[float, Field(ge=0, le=1)] = Field(
-        default=0.0, description="share of a window, around `position`, over which samples are averaged; 0: one sample"
-    )
-
-    @model_validator(mode="after")
-    def _within_a_window(self) -> Self:
-        if self.theta_s * self.sample_rate_hz < 1 - _ROUNDING:
-            raise ValueError(
-                f"a virtual node of {self.theta_s:g} s has less than one sample at {self.sample_rate_hz:g} Hz: "
-                "take a higher sample rate or a longer theta"
-            )
-        if self.position < self.average / 2 or self.position + self.average / 2 > 1:
-            raise ValueError(
-                f"an average over {self.average:g} of a window around {self.position:g} reaches beyond the window"
-            )
-        return self
-
-    @property
-    def samples_averaged(self) -> int:
-        """How many samples make one state."""
-        return max(1, int(self.average * self.theta_s * self.sample_rate_hz + _ROUNDING))
-
-    def samples_needed(self, steps: int, nodes: int) -> int:
-        """How many samples the digitizer must take for `steps` steps of `nodes` nodes."""
-        return int(self._first(np.array(steps * nodes - 1))) + self.samples_averaged
-
-    def apply(self, samples: Any, steps: int, nodes: int) -> NDArray[Any]:
-        """The states (..., steps, nodes) in samples (..., time). Raises `ShapeError` if there are too few samples."""
-        samples = np.asarray(samples)
-        if samples.ndim == 0 or steps < 1 or nodes < 1:
-            raise ShapeError(
-                f"Sampler takes samples (..., time) and at least one step and node, not {samples.shape}, "
-                f"{steps} steps and {nodes} nodes"
-            )
-        needed = self.samples_needed(steps, nodes)
-        if samples.shape[-1] < needed:
-            raise ShapeError(
-                f"{steps} steps of {nodes} nodes of {self.theta_s:g} s need {needed} samples at "
-                f"{self.sample_rate_hz:g} Hz, the waveform has {samples.shape[-1]}: acquire for longer"
-            )
-        first = self._first(np.arange(steps * nodes))
-        states = samples[..., first]
-        if self.samples_averaged > 1:
-            states = samples[..., first[:, None] + np.arange(self.samples_averaged)].mean(axis=-1)
-        return states.reshape(*samples.shape[:-1], steps, nodes)
-
-    def _first(self, window: NDArray[np.int64]) -> NDArray[np.int64]:
-        """The first sample taken in each window; windows are counted through all steps."""
-        begin = self.delay_s + (window + self.position - self.average / 2) * self.theta_s
-        return np.floor(begin * self.sample_rate_hz + _ROUNDING).astype(np.int64)
-
-
-class LowPass(Config):
-    """A one-pole low-pass, y_n = y_(n-1) + b (x_n - y_(n-1)) with b = 1 - exp(-2π bandwidth / sample rate).
-
-    That is an RC element driven by a signal that is held during each sample period, at the end of the period.
-    """
-
-    bandwidth_hz: PositiveFloat
-    sample_rate_hz: PositiveFloat
-
-    @property
-    def share(self) -> float:
-        """b, the share of the way to its new value that the signal goes in one sample period.
-
-        With one sample for each virtual node this is what `nonidealities.loop.bandwidth` means in a delay loop.
-        """
-        return -math.expm1(-2 * math.pi * self.bandwidth_hz / self.sample_rate_hz)
-
-    def apply(self, samples: ArrayLike, before: ArrayLike = 0.0) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Filter samples (..., time); returns them and the last value (...,), both float64.
-
-        `before` is the last value of the samples that came before, (...,) or one number; by default the path is at
-        rest. A signal in chunks, each with the last value of the one before, gives the same bits as in one piece.
-        Raises `ShapeError` for shapes other than these, `InputRangeError` for values that are not finite.
-        """
-        x = np.asarray(samples, np.float64)
-        if x.ndim == 0:
-            raise ShapeError("LowPass takes samples (..., time), not one number")
-        _check_finite("LowPass", "samples", x)
-        start = np.asarray(before, np.float64)
-        if start.shape not in ((), x.shape[:-1]):
-            raise ShapeError(f"LowPass: `before` must be one number or {x.shape[:-1]}, its shape is {start.shape}")
-        start = np.broadcast_to(start, x.shape[:-1])
-        b = self.share
-        filtered = np.empty_like(x)
-        # One number after another: a sum in blocks would round by where the chunks begin.
-        for row in np.ndindex(x.shape[:-1]):
-            values = accumulate(x[row].tolist(), lambda y, v: y + b * (v - y), initial=float(start[row]))
-            filtered[row] = np.fromiter(values, np.float64, x.shape[-1] + 1)[1:]
-        return filtered, filtered[..., -1].copy() if x.shape[-1] else start.copy()
-
-
 class Average(NamedTuple):
     """What repetitions have in common. `standard_deviation` is that of one repetition, None where there is only one."""
 
@@ -163,7 +55,8 @@ def average(repetitions: Iterable[ArrayLike]) -> Average:
         x = np.asarray(repetition, np.float64)
         if n and x.shape != mean.shape:
             raise ShapeError(f"repetition {n + 1} has the shape {x.shape}, those before it have {mean.shape}")
-        _check_finite(f"repetition {n + 1}", "values", x)
+        if not np.isfinite(x).all():
+            raise InputRangeError(f"repetition {n + 1}: {int((~np.isfinite(x)).sum())} values are not finite numbers")
         n += 1
         distance = x - mean
         mean = mean + distance / n
@@ -171,11 +64,6 @@ def average(repetitions: Iterable[ArrayLike]) -> Average:
     if not n:
         raise ShapeError("there is nothing to average: at least one repetition is needed")
     return Average(mean, np.sqrt(squares / (n - 1)) if n > 1 else None, n)
-
-
-def _check_finite(where: str, what: str, x: NDArray[np.float64]) -> None:
-    if not np.isfinite(x).all():
-        raise InputRangeError(f"{where}: {int((~np.isfinite(x)).sum())} {what} are not finite numbers")
 
 
 # ---- The values of a signal: between numbers and volts, and what a converter makes of them.
@@ -194,24 +82,9 @@ class Scaling(Config):
             raise ValueError("a gain of 0 would make every signal the same")
         return gain
 
-    @classmethod
-    def between(cls, source: tuple[float, float], target: tuple[float, float]) -> Self:
-        """The scaling that takes the range `source` to `target`, for instance (-1, 1) to 0..3.3 V.
-
-        Raises `ConfigurationError` for a range of no width.
-        """
-        if source[0] == source[1] or target[0] == target[1]:
-            raise ConfigurationError(f"no scaling takes {source} to {target}: a range must have two different ends")
-        gain = (target[1] - target[0]) / (source[1] - source[0])
-        return cls(gain=gain, offset=target[0] - gain * source[0])
-
     def apply(self, x: Any) -> Any:
         """y for x of any shape."""
         return self.gain * x + self.offset
-
-    def invert(self, y: Any) -> Any:
-        """x for y of any shape."""
-        return (y - self.offset) / self.gain
 
 
 class Quantiser(Config):

@@ -1,1 +1,1 @@
-"""Files of measured data, and data frames, as columns of numbers, texts and times."""
+"""Files of measured data as columns of numbers, texts and times."""

@@ -21,7 +21,7 @@ import numpy as np
 
 from reservoir_hw.core.errors import ConfigurationError, MissingExtra
 from reservoir_hw.core.tables.configuration import ReadConfig
-from reservoir_hw.core.tables.table import ArraysTable, FrameTable, Place, Table, parquet, reading, texts_of, times_of
+from reservoir_hw.core.tables.table import ArraysTable, Place, Table, parquet, reading, texts_of, times_of
 from reservoir_hw.core.tables.text import TextTable, read_text
 
 _RANGE = re.compile(r"(-?\d*):(-?\d*)")
@@ -151,12 +151,6 @@ class Source:
             if found.ndim != 1:
                 raise ConfigurationError(f"{what}: {where} {found.shape} is no column")
             return np.asarray(found[:]), lambda row: f"{where}, row {row}", "."
-
-
-def source_of_frame(frame: Any, name: str) -> Source:
-    """A `pandas.DataFrame` as a `Source`; `name` stands for its path in messages."""
-    table = FrameTable(frame, name)
-    return Source(Path(name), table.digest(), 0, {TABLE: table}, table.header)
 
 
 @contextmanager

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import zipfile
 import zlib
 from abc import ABC, abstractmethod
@@ -160,7 +159,7 @@ def as_number(text: str, decimal: str) -> float | None:
         return None if text else float("nan")
 
 
-# ---- Tables that are stored column by column: parquet files, data frames, and arrays side by side.
+# ---- Tables that are stored column by column: parquet files, and arrays side by side.
 
 
 _READ_ROWS = 1 << 16
@@ -208,41 +207,6 @@ class ParquetTable(Table):
         nth = names[:column].count(names[column])
         for batch in self._file.iter_batches(_READ_ROWS, columns=[names[column]]):
             yield batch.column([i for i, name in enumerate(batch.schema.names) if name == names[column]][nth])
-
-
-class FrameTable(Table):
-    """A `pandas.DataFrame`, or what has its columns."""
-
-    def __init__(self, frame: Any, where: str) -> None:
-        self._frame = frame
-        super().__init__(where, [str(name) for name in frame.columns], *frame.shape)
-
-    def load(self, columns: Sequence[int]) -> Mapping[int, np.ndarray]:
-        """As in `Table`."""
-        found = {}
-        for column in columns:
-            series = self._frame.iloc[:, column]
-            if getattr(series.dtype, "kind", "O") not in "fiub":
-                raise ConfigurationError(
-                    f"{self.where}, column {self.name(column)!r}: it holds {series.dtype}, no numbers"
-                )
-            found[column] = series.to_numpy(dtype=np.float64, na_value=np.nan)
-        return found
-
-    def cells(self, column: int) -> Any:
-        """As in `Table`."""
-        series = self._frame.iloc[:, column]
-        values = series.to_numpy()
-        # Time stamps with a zone, and numbers where some are missing, are objects.
-        return series.astype(object).where(series.notna(), None).tolist() if values.dtype == object else values
-
-    def digest(self) -> str:
-        """A sha256 of names and cells."""
-        found = hashlib.sha256(repr(list(self.header)).encode())
-        for column in range(self.shape[1]):
-            cells = self.cells(column)
-            found.update(cells.tobytes() if isinstance(cells, np.ndarray) else repr(texts_of(cells)).encode())
-        return found.hexdigest()
 
 
 class ArraysTable(Table):

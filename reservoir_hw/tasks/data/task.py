@@ -14,7 +14,6 @@ from reservoir_hw.core.errors import ConfigurationError
 from reservoir_hw.core.given import given_in
 from reservoir_hw.tasks import classification
 from reservoir_hw.tasks.data import metrics
-from reservoir_hw.tasks.data import metrics as report
 from reservoir_hw.tasks.data.configuration import DataSettings
 from reservoir_hw.tasks.data.reading import Found, Series, found_series
 from reservoir_hw.tasks.data.splitting import Parts, format_of, parts_of, shared
@@ -226,7 +225,7 @@ class Data(Task):
         further = [name for name in rows[0].evaluation.metrics if name in self._own_metrics]
         if self.closed_loop:
             return [forecast_report.table(by_model(rows), "Own data")]
-        return (report.tables_of_classes if self.classes else report.tables_of_numbers)(rows, further)
+        return (metrics.tables_of_classes if self.classes else metrics.tables_of_numbers)(rows, further)
 
     def figures(self, rows: Sequence[Row]) -> dict[str, Figure]:
         """Outputs beside targets, or which class was taken for which."""
@@ -234,7 +233,7 @@ class Data(Task):
             return forecast_report.figures(
                 by_model(rows), [one.name for one in self.series.inputs] if self.series else [], ((0, 0), (0, 1))
             )
-        return report.figures_of_classes(rows, self.classes) if self.classes else report.figures_of_numbers(rows)
+        return metrics.figures_of_classes(rows, self.classes) if self.classes else metrics.figures_of_numbers(rows)
 
     @property
     def _own_metrics(self) -> set[str]:

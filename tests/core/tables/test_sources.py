@@ -16,7 +16,7 @@ from reservoir_hw.core.errors import ConfigurationError
 from reservoir_hw.core.seeds import generator
 from reservoir_hw.core.tables.columns import choose
 from reservoir_hw.core.tables.configuration import ColumnsConfig, ReadConfig
-from reservoir_hw.core.tables.sources import Source, opened, source_of_frame
+from reservoir_hw.core.tables.sources import Source, opened
 
 X = generator(1, "tables").standard_normal((40, 3)) * 10.0 ** np.arange(-20, 20)[:, None]
 NAMES = ["a", "b", "c"]
@@ -114,10 +114,6 @@ def test_packed_netcdf_is_unpacked_and_its_calendar_understood(tmp_path: Path) -
         np.testing.assert_array_equal(source.times("time", "time"), FIRST + 129_600 * np.arange(3))
 
 
-def frame_of(columns: dict[str, Any]) -> Any:
-    return pytest.importorskip("pandas").DataFrame(columns)
-
-
 MIXED = {"x": X[:, 0].tolist(), "label": LABELS, "t": TIMES, "count": [None, *range(1, len(X))]}
 
 
@@ -133,21 +129,12 @@ def mixed_parquet(path: Path) -> None:
     pytest.importorskip("pyarrow.parquet").write_table(pa.table({**MIXED, "t": stamps}), path, row_group_size=16)
 
 
-@pytest.mark.parametrize("write", [mixed_csv, mixed_parquet, None])
-def test_texts_and_times_do_no_harm_to_the_numbers_beside_them(
-    tmp_path: Path, write: Callable[[Path], None] | None
-) -> None:
+@pytest.mark.parametrize("write", [mixed_csv, mixed_parquet])
+def test_texts_and_times_do_no_harm_to_the_numbers_beside_them(tmp_path: Path, write: Callable[[Path], None]) -> None:
     path = tmp_path / "recording"
-    if write is None:
-        pandas = pytest.importorskip("pandas")
-        frame = frame_of({**MIXED, "t": pandas.to_datetime(MIXED["t"]), "count": pandas.array(MIXED["count"], "Int64")})
-        check_mixed(source_of_frame(frame, "recording"))
-        zoned = frame_of({"t": pandas.to_datetime(TIMES).tz_localize("Europe/Berlin")})
-        assert source_of_frame(zoned, "zoned").times("t", "time")[0] == FIRST - 3600
-    else:
-        write(path)
-        with opened(path, ReadConfig()) as source:
-            check_mixed(source)
+    write(path)
+    with opened(path, ReadConfig()) as source:
+        check_mixed(source)
 
 
 def check_mixed(source: Source) -> None:

@@ -8,12 +8,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, get_args
 
 import numpy as np
-from pydantic import Field, PositiveFloat, PositiveInt, model_validator
+from pydantic import Field, PositiveFloat, model_validator
 
-from reservoir_hw.backends.simulated.engines import ENGINE_HELP, Activation, Device, EngineName, JointLoop
+from reservoir_hw.backends.simulated.engines import Activation, EngineName, JointLoop
 from reservoir_hw.backends.simulated.network import (
     NetworkConfig,
-    Probability,
     Scaling,
     SimulatedNetwork,
     WeightStorage,
@@ -36,7 +35,6 @@ class EsnConfig(NetworkConfig):
     """Echo state network, s_t = (1-a) ⊙ s_(t-1) + a ⊙ f(W s_(t-1) + W_in u_t + b) (Jaeger et al. 2007)."""
 
     kind: Literal["esn"]
-    nodes: PositiveInt | None = Field(default=None, description="needed unless `weights` names a file")
     leak_rate: Rate | tuple[Rate, Rate] = Field(
         default=1.0, description="a; a pair is a range from which each node draws its own"
     )
@@ -45,25 +43,16 @@ class EsnConfig(NetworkConfig):
         default=Random(), description="which nodes are linked: a name, or a mapping with `kind:`"
     )
     spectral_radius: PositiveFloat | None = Field(default=0.9, description="null: W as it was drawn")
-    connectivity: Probability | None = Field(default=None, description="probability of each recurrent weight")
-    connections_per_node: PositiveInt | None = Field(default=None, description="exact number instead of connectivity")
     weight_distribution: Distribution | None = Field(
         default=None, description="of the weights that the topology does not fix; by default uniform"
     )
-    input_connectivity: Probability = 1.0
-    input_distribution: Distribution = "uniform"
     input_scaling: Scaling = Field(default=1.0, description="one number, or one for each input")
     bias_scaling: float = 0.0
-    weights: str | None = Field(default=None, description="a safetensors file of saved weights instead of drawing them")
-    dtype: DType = "float32"
     weight_storage: WeightStorage | None = Field(
         default=None,
         description="float16, bfloat16: weights are rounded to it; float16 makes a large network twice as fast, "
         "bfloat16 does on a GPU only",
     )
-    device: Device = "cpu"
-    engine: EngineName | None = Field(default=None, description=ENGINE_HELP)
-    gradients: bool = Field(default=False, description="compute with torch, so that gradients pass through")
 
     drawing = (
         "topology", "spectral_radius", "connectivity", "connections_per_node", "weight_distribution", "leak_rate",
@@ -88,17 +77,8 @@ class EsnConfig(NetworkConfig):
 
     def build(self) -> Esn:
         """Draw or load the weights and lay them out."""
-        return Esn(
-            self.drawn_or_loaded(),
-            activation=self.activation,
-            dtype=self.dtype,
-            device=self.device,
-            gradients=self.gradients,
-            engine=self.engine,
-            weight_storage=self.weight_storage,
-            nonidealities=self.seeded_nonidealities(),
-            out_of_range=self.out_of_range,
-        )
+        own = {"activation": self.activation, "weight_storage": self.weight_storage}
+        return Esn(self.drawn_or_loaded(), **own, **self.options())
 
     def _topology(self) -> Topology:
         return self.topology

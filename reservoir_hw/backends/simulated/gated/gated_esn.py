@@ -9,14 +9,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
-from pydantic import Field, NonNegativeFloat, PositiveInt
+from pydantic import Field, NonNegativeFloat
 
-from reservoir_hw.backends.simulated.engines import ENGINE_HELP, Device, EngineName, JointLoop
-from reservoir_hw.backends.simulated.network import NetworkConfig, Probability, Scaling, SimulatedNetwork
+from reservoir_hw.backends.simulated.engines import JointLoop
+from reservoir_hw.backends.simulated.network import NetworkConfig, Scaling, SimulatedNetwork
 from reservoir_hw.backends.simulated.nonidealities.configuration import IDEAL_DEVICE
 from reservoir_hw.core.arrays import to_numpy
 from reservoir_hw.core.errors import NotSupported, ShapeError
-from reservoir_hw.core.spec import DType, Identity
+from reservoir_hw.core.spec import Identity
 from reservoir_hw.networks.random_matrices import Distribution, Matrix
 
 if TYPE_CHECKING:
@@ -36,15 +36,10 @@ class GatedEsnConfig(NetworkConfig):
     """
 
     kind: Literal["gated_esn"]
-    nodes: PositiveInt | None = Field(default=None, description="needed unless `weights` names a file")
     spectral_radius: Radius = Field(default=0.9, description="of W; 0: no recurrence, null: as it was drawn")
     reset_spectral_radius: Radius = Field(default=0.9, description="of W^r, likewise")
     update_spectral_radius: Radius = Field(default=0.9, description="of W^z, likewise")
-    connectivity: Probability | None = Field(default=None, description="probability of each recurrent weight")
-    connections_per_node: PositiveInt | None = Field(default=None, description="exact number instead of connectivity")
     weight_distribution: Distribution = Field(default="uniform", description="bernoulli: random sign")
-    input_connectivity: Probability = 1.0
-    input_distribution: Distribution = "uniform"
     input_scaling: Scaling = Field(default=1.0, description="of W_in: one number, or one for each input")
     reset_input_scaling: Scaling = Field(default=1.0, description="of W^r_in, likewise")
     update_input_scaling: Scaling = Field(default=1.0, description="of W^z_in, likewise")
@@ -53,11 +48,6 @@ class GatedEsnConfig(NetworkConfig):
     update_bias: float = Field(
         default=0.0, description="added inside the σ of z, so that z rests at σ(update_bias); eq. 6 has none"
     )
-    weights: str | None = Field(default=None, description="a safetensors file of saved weights instead of drawing them")
-    dtype: DType = "float32"
-    device: Device = "cpu"
-    engine: EngineName | None = Field(default=None, description=ENGINE_HELP)
-    gradients: bool = Field(default=False, description="compute with torch, so that gradients pass through")
 
     matrices = 3
     input_scalings = ("input_scaling", "reset_input_scaling", "update_input_scaling")
@@ -74,15 +64,7 @@ class GatedEsnConfig(NetworkConfig):
 
     def build(self) -> GatedEsn:
         """Draw or load the weights and lay them out."""
-        return GatedEsn(
-            self.drawn_or_loaded(),
-            dtype=self.dtype,
-            device=self.device,
-            gradients=self.gradients,
-            engine=self.engine,
-            nonidealities=self.seeded_nonidealities(),
-            out_of_range=self.out_of_range,
-        )
+        return GatedEsn(self.drawn_or_loaded(), **self.options())
 
     def _front(self, weights: GatedWeights) -> tuple[Any, Any]:
         return weights.state.W_in, weights.state.bias
@@ -114,19 +96,14 @@ class GateActivity:
 
 @dataclass(frozen=True)
 class GateStatistics:
-    """How much the gates are used (Di Sarli et al. 2022, Table 3)."""
+    """How much the gates are used (Di Sarli et al. 2022, Table 3).
+
+    `update.max` is their z_max, max_t ‖z(t)‖_∞ (Lemma 1). A node keeps its state for some 1 / (1 - z) steps: with z_max
+    near 1 a network may forget too slowly for a readout that is trained after one start and used after another.
+    """
 
     reset: GateActivity
     update: GateActivity
-
-    @property
-    def z_max(self) -> float:
-        """The largest activation of the update gate, max_t ‖z(t)‖_∞ (Di Sarli et al. 2022, Lemma 1).
-
-        A node keeps its state for some 1 / (1 - z) steps: with z_max near 1 a network may forget too slowly for a
-        readout that is trained after one start and used after another.
-        """
-        return self.update.max
 
 
 class GatedEsn(SimulatedNetwork):
@@ -165,13 +142,14 @@ class GatedEsn(SimulatedNetwork):
         self.counters.clipped = counted
         given = to_numpy(self._converted(given), self.spec.numpy_dtype, "inputs")
         before = np.concatenate([np.zeros_like(states[:, :1]), states[:, :-1]], axis=1)
-        r, z = _Activity(), _Activity()
+        parts: tuple[list[np.ndarray], list[np.ndarray]] = ([], [])
         chunk = max(1, _CHUNK // (len(given) * self.weights.nodes))
         for t in range(0, given.shape[1], chunk):
-            reset, update = self.weights.gates(given[:, t : t + chunk], before[:, t : t + chunk])
-            r.add(reset)
-            z.add(update)
-        return GateStatistics(reset=r.result(), update=z.result())
+            for found, z in zip(
+                parts, self.weights.gates(given[:, t : t + chunk], before[:, t : t + chunk]), strict=True
+            ):
+                found.append(np.array([z.size, z.sum(), np.square(z).sum(), z.max()]))
+        return GateStatistics(*map(_activity, parts))
 
     def _cpu_loop(self) -> Callable[..., Any]:
         from reservoir_hw.backends.simulated.gated import cpu_loop
@@ -218,18 +196,9 @@ class GatedEsn(SimulatedNetwork):
         return {**super()._settings(), "spectral_scale": scales}
 
 
-class _Activity:
-    """Sums over the activations of one gate."""
-
-    def __init__(self) -> None:
-        self._count, self._sum, self._squares, self._max = 0, 0.0, 0.0, 0.0
-
-    def add(self, values: np.ndarray) -> None:
-        self._count += values.size
-        self._sum += float(values.sum())
-        self._squares += float(np.square(values).sum())
-        self._max = max(self._max, float(values.max()))
-
-    def result(self) -> GateActivity:
-        mean = self._sum / self._count
-        return GateActivity(mean=mean, std=max(0.0, self._squares / self._count - mean**2) ** 0.5, max=self._max)
+def _activity(parts: Sequence[np.ndarray]) -> GateActivity:
+    """That of one gate, of whose parts there are the count, the sum, the sum of squares and the maximum."""
+    counts, sums, squares, highest = np.stack(parts, axis=1)
+    mean = float(sums.sum() / counts.sum())
+    deviation = max(0.0, float(squares.sum() / counts.sum()) - mean**2) ** 0.5
+    return GateActivity(mean, deviation, float(highest.max()))

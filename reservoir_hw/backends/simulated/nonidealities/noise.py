@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -38,38 +38,17 @@ class LoopTerms(NamedTuple):
     limit: float
 
 
-class Numbers(Protocol):
-    """What the numbers of a device are: arrays, or tensors on a device, in the dtype of its engine or in float64.
+class Numbers:
+    """What the numbers of a device are, in the dtype of its engine or in float64: arrays of numpy, and in a class
+    derived from this one tensors.
 
     Noise is that of `core/seeds.py`, of several sequences (batch,) at once: (batch, steps, size), float64.
     """
 
-    def sin(self, x: Any) -> Any:
-        """Sin x, element by element."""
-
-    def number(self, x: float) -> Any:
-        """x as the engine's dtype holds it."""
-
-    def array(self, x: Array) -> Any:
-        """An array of numpy as it is, where the engine computes."""
-
-    def rounded(self, x: Any) -> Any:
-        """In the engine's dtype."""
-
-    def uniform(self, seed: int, sequences: Array, first: int, steps: int, size: int, name: str) -> Any:
-        """Numbers uniform in [0, 1)."""
-
-    def normal(self, seed: int, sequences: Array, first: int, steps: int, size: int, name: str) -> Any:
-        """Standard normal numbers."""
-
-
-class NumpyNumbers:
-    """Arrays of numpy."""
-
     def __init__(self, dtype: np.dtype[Any]) -> None:
         self._dtype = dtype
 
-    def sin(self, x: Array) -> Array:
+    def sin(self, x: Any) -> Any:
         """Sin x, element by element."""
         return np.sin(x)
 
@@ -77,20 +56,20 @@ class NumpyNumbers:
         """x as the engine's dtype holds it."""
         return self._dtype.type(x)
 
-    def array(self, x: Array) -> Array:
-        """The array itself."""
+    def array(self, x: Array) -> Any:
+        """An array of numpy as it is, where the engine computes."""
         return x
 
-    def rounded(self, x: Array) -> Array:
+    def rounded(self, x: Any) -> Any:
         """In the engine's dtype."""
         return x.astype(self._dtype)
 
-    def uniform(self, seed: int, sequences: Array, first: int, steps: int, size: int, name: str) -> Array:
-        """`core.seeds.step_uniform` of several sequences: (batch, steps, size)."""
+    def uniform(self, seed: int, sequences: Array, first: int, steps: int, size: int, name: str) -> Any:
+        """Numbers uniform in [0, 1)."""
         return np.array([step_uniform(seed, int(sequence), first, steps, size, name) for sequence in sequences])
 
-    def normal(self, seed: int, sequences: Array, first: int, steps: int, size: int, name: str) -> Array:
-        """`core.seeds.step_noise` of several sequences: (batch, steps, size)."""
+    def normal(self, seed: int, sequences: Array, first: int, steps: int, size: int, name: str) -> Any:
+        """Standard normal numbers."""
         return np.array([step_noise(seed, int(sequence), first, steps, size, name) for sequence in sequences])
 
 

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from reservoir_hw.backends.simulated.nonidealities.noise import Array
+from reservoir_hw.backends.simulated.nonidealities.noise import Array, Numbers
 from reservoir_hw.core.seeds import WORDS, stream_key
 
 _MULTIPLIERS = (0xD2E7470EE14C6C93, 0xCA5A826395121157)
@@ -21,11 +21,12 @@ _ROUNDS = 10
 _LOW = 0xFFFFFFFF
 
 
-class TorchNumbers:
+class TorchNumbers(Numbers):
     """Tensors on one device, as the non-idealities of a torch engine hold them."""
 
     def __init__(self, dtype: np.dtype[Any], device: str) -> None:
-        self._dtype, self._device = dtype, device
+        super().__init__(dtype)
+        self._device = device
 
     def sin(self, x: Tensor) -> Tensor:
         """Sin x, element by element."""

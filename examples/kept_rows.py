@@ -1,4 +1,4 @@
-"""Rows of finished runs, kept beside an example's README: its tables are made from them."""
+"""What the tables of the examples' READMEs are made from and of: rows of finished runs, numbers, lines of a table."""
 
 from __future__ import annotations
 
@@ -12,7 +12,42 @@ from typing import Any, Self
 import numpy as np
 
 from reservoir_hw.core.errors import ConfigurationError
-from reservoir_hw.core.markdown import spread, table
+from reservoir_hw.core.seeds import generator
+from reservoir_hw.core.statistics import half_width
+
+
+def table(header: Sequence[str], body: Sequence[Sequence[str]]) -> list[str]:
+    """Lines of a table."""
+    return ["| " + " | ".join(line) + " |" for line in (header, ["---"] * len(header), *body)]
+
+
+def spread(values: Sequence[float] | np.ndarray, form: str = ".3f") -> str:
+    """Mean ± standard deviation; of one value just the value."""
+    deviation = f" ± {np.std(values, ddof=1):{form}}" if len(values) > 1 else ""
+    return f"{np.mean(values):{form}}{deviation}"
+
+
+def interval(differences: Sequence[float] | np.ndarray, form: str = "+.3f") -> str:
+    """Mean and 95 % interval (Student) of paired differences."""
+    values = np.asarray(differences)
+    half = half_width(values)
+    return f"{values.mean():{form}} [{values.mean() - half:{form}}, {values.mean() + half:{form}}]"
+
+
+def replace_tables(path: Path, tables: Mapping[str, Sequence[str]]) -> None:
+    """Put each table between the lines `<!-- name -->` and `<!-- end of name -->` of a file.
+
+    Raises `ConfigurationError` where a file lacks them, and then leaves it as it is.
+    """
+    text = path.read_text()
+    for name, lines in tables.items():
+        begin, end = f"<!-- {name} -->\n", f"<!-- end of {name} -->"
+        head, found, rest = text.partition(begin)
+        _, closed, tail = rest.partition(end)
+        if not (found and closed):
+            raise ConfigurationError(f"{path}: there is no place for {name}; add the lines {begin.strip()} and {end}")
+        text = head + begin + "\n".join(lines) + "\n" + end + tail
+    path.write_text(text)
 
 
 @dataclass(frozen=True)
@@ -143,3 +178,38 @@ def keep(folder: Path, named: Iterable[str], metrics: Sequence[str]) -> None:
     for name, _, run in (text.partition("=") for text in named):
         rows = KeptRows.read(Path(run) / "metrics.json")
         (rows.means() if name.startswith("search") else rows).write(folder / "rows" / f"{name}.json", metrics)
+
+
+@dataclass(frozen=True)
+class LogFit:
+    """A line, loss = slope · log10 N + intercept, with 95 % intervals of both."""
+
+    slope: float
+    intercept: float
+    slope_interval: tuple[float, float]
+    intercept_interval: tuple[float, float]
+
+    def at(self, sizes: Sequence[float] | np.ndarray) -> np.ndarray:
+        """The loss at these N."""
+        return self.slope * np.log10(sizes) + self.intercept
+
+
+def fit_log10(losses: Mapping[int, Sequence[float]], *, resamples: int = 10_000, seed: int = 0) -> LogFit:
+    """Least-squares line of losses over the logarithm of a size (Köster & Uchida 2026, eq. 9).
+
+    `losses` has the losses of all runs for each size N, such as the number of trained weights. The intervals are those
+    of a percentile bootstrap: the runs of each N are drawn anew, with replacement. They hold the chance in the runs,
+    and nothing of how well a line fits. Of few runs they are too narrow, of three by a factor of about √(2/3).
+
+    Raises `ConfigurationError` if there are not two sizes.
+    """
+    if len(losses) < 2:
+        raise ConfigurationError(f"a line needs losses at two sizes or more, and there are {len(losses)}")
+    x = np.log10([size for size, runs in losses.items() for _ in runs])
+    y = np.concatenate(list(losses.values()))
+    random = generator(seed, "bootstrap of a fit")
+    drawn = np.concatenate([random.choice(runs, (resamples, len(runs))) for runs in losses.values()], axis=1)
+    solution = np.linalg.pinv(np.stack([x, np.ones_like(x)]).T)
+    slope, intercept = (solution @ y).tolist()
+    slopes, intercepts = np.quantile(drawn @ solution.T, [0.025, 0.975], axis=0).T.tolist()
+    return LogFit(slope, intercept, tuple(slopes), tuple(intercepts))

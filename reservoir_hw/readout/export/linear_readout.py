@@ -41,7 +41,6 @@ def plan_of_readout(
         input=inputs,
         output=linear.output,
         output_meaning="values",
-        weights=graph.weights,
         graphs=[graph],
         references=[lambda values: linear.reference(values["states_0"], values)],
         reservoirs=[reservoir],

@@ -77,12 +77,12 @@ def _whole_readout(
         states, last = simulated(reservoir, values["inputs"], values["state_0"])
         return {**linear.reference(states, values), "next_state_0": last}
 
-    return Plan.whole(
-        graph,
-        reference,
-        [carried_state(network, 0)],
+    return Plan(
         model=type(readout).__name__,
         input=inputs,
         output=linear.output,
         output_meaning="values",
+        graphs=[graph],
+        references=[reference],
+        carried=[carried_state(network, 0)],
     )

@@ -30,8 +30,8 @@ from reservoir_hw.readout import (
 from reservoir_hw.readout.edge.runner import EdgeRunner
 from reservoir_hw.readout.edge.verification import verify
 from reservoir_hw.readout.export.exporter import export_model
+from reservoir_hw.readout.export.segments import whole_plan
 from reservoir_hw.readout.export.simulated_network import SimulatedNetwork
-from reservoir_hw.readout.export.whole_model import whole_plan
 from reservoir_hw.readout.models.gated import TrainedCandidate
 
 INPUTS, NODES, CLASSES = 3, 12, 4

@@ -22,10 +22,9 @@ from reservoir_hw.readout.export import torch_module as module_file
 from reservoir_hw.readout.export.certificate import certify
 from reservoir_hw.readout.export.exporter import built, export_model
 from reservoir_hw.readout.export.graph import Graph, Weights
-from reservoir_hw.readout.export.segments import plan_of
+from reservoir_hw.readout.export.segments import plan_of, whole_plan
 from reservoir_hw.readout.export.simulated_network import SimulatedNetwork
 from reservoir_hw.readout.export.torch_module import _lower, export_module
-from reservoir_hw.readout.export.whole_model import whole_plan
 
 pytestmark = pytest.mark.usefixtures("seeded")
 

@@ -182,13 +182,10 @@ class Experiment:
                         check_recording(point.config, task)
             folder = self._folder(resolved) if processes.is_first else None
         folder = Path(processes.of_first(str(folder)))
-        given = self.config.model_dump(mode="json", serialize_as_any=True, exclude_defaults=True)
-        record = {**provenance.collect(resolved), "settings": given, "rows": []}
         run = self.config.run
-        record |= {"sample": run.sample, "operator": run.operator, "notes": run.notes}
-        title = self.config.title or self.name
-        result = Result(title=title, folder=folder, provenance=record, task=points[0][1], is_written=processes.is_first)
-        self.result = result
+        record = {"rows": [], "sample": run.sample, "operator": run.operator, "notes": run.notes}
+        self.result = result = self._result(folder, resolved, record)
+        result.is_written = processes.is_first
         for sentence in self.left_out:
             result.warn(f"left out: {sentence}")
         for remark in dict.fromkeys(remark for _, task in points for remark in task.remarks):
@@ -256,6 +253,13 @@ class Experiment:
             raise
         return result
 
+    def _result(self, folder: Path, resolved: dict[str, Any], record: dict[str, Any]) -> Result:
+        """An empty one, with what is known of the whole experiment beside `record`."""
+        given = self.config.model_dump(mode="json", serialize_as_any=True, exclude_defaults=True)
+        record = {**provenance.collect(resolved), "settings": given, **record}
+        title, task = self.config.title or self.name, self.task_of(self.points[0])
+        return Result(title=title, folder=folder, provenance=record, task=task)
+
     def _write(self, folder: Path, resolved: dict[str, Any]) -> None:
         """The configuration, and what it names beside it."""
         write_yaml(folder / "experiment.yaml", resolved)
@@ -288,10 +292,7 @@ class Experiment:
         resolved = self.resolved()
         parts = parts_of([Path(folder) for folder in folders], resolved, len(self.points))
         folder = new_run_folder(self.config.run.folder, self.name) if into is None else into
-        given = self.config.model_dump(mode="json", serialize_as_any=True, exclude_defaults=True)
-        record = {**provenance.collect(resolved), "settings": given, **records_of(parts)}
-        title = self.config.title or self.name
-        result = Result(title=title, folder=folder, provenance=record, task=self.task_of(self.points[0]))
+        result = self._result(folder, resolved, records_of(parts))
         for point, part in zip(self.points, parts, strict=True):
             copy_files(part, folder)
             result.rows += part.rows

@@ -1,4 +1,4 @@
-"""What a model hands its parts to when it is exported (`models.reservoir_layer.Stage`): segments beside devices, or one graph."""
+"""What a model hands its parts to when it is exported (`Stage`): segments beside devices, or one graph."""
 
 from __future__ import annotations
 

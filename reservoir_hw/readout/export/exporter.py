@@ -67,7 +67,7 @@ def export_model(
         What a device answered (`record_text`, `record_series`): the graphs are compared on it too. Where neither the
         device nor the training of a linear readout says how large states are, it does.
     spread
-        How much each output moves (outputs,), the yardstick of errors (`readout.edge.verification.spread_of`); where it is
+        How much each output moves (outputs,), the yardstick of errors (`edge.verification.spread_of`); where it is
         not given, what was recorded says it.
     probe
         Record the golden response of each device, for `EdgeRunner.verify_probe`. It drives them.

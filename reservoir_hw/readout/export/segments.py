@@ -29,7 +29,7 @@ def plan_of(
     recorded: Values | None = None,
     spread: np.ndarray | None = None,
 ) -> Plan:
-    """A model cut at its reservoirs, as it says itself (`cut`, see `models.reservoir_layer.Stage`), or a linear readout.
+    """A model cut at its reservoirs, as it says itself (`cut`, see `Stage`), or a linear readout.
 
     `reservoirs` is the open device of a linear readout, and `recorded` what the device answered (`record_series`),
     which may say how large the states are; `spread` (outputs,) is how much its outputs move. Raises
@@ -88,7 +88,7 @@ def whole_plan(
 ) -> Plan:
     """One graph from the model's input to its output, with the states of the networks carried.
 
-    `model` is a linear readout, or says itself how it is cut (`cut`, see `models.reservoir_layer.Stage`). `networks` are the
+    `model` is a linear readout, or says itself how it is cut (`cut`, see `Stage`). `networks` are the
     simulated reservoirs of the model's layers, in their order; an `EsnLM` and gates around matrices have none. A
     linear readout knows no reservoir: it needs the `reservoir` that gave it its states, as the reference. With int8
     the networks stay in their own precision.

@@ -179,7 +179,7 @@ class Experiment:
             for point, task in points:
                 if isinstance(_trainer(point), InOnePass):
                     with self._naming("reservoir"):
-                        check_recording(point.config, task)
+                        check_recording(point, task)
             folder = self._folder(resolved) if processes.is_first else None
         folder = Path(processes.of_first(str(folder)))
         run = self.config.run

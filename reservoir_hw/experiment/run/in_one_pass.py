@@ -56,7 +56,7 @@ from reservoir_hw.experiment.states.pace import (
     steps_driven,
     steps_of_opening,
 )
-from reservoir_hw.experiment.states.plan import Burst, DriveChunk, goes_on, plan_for, plan_of, steps_needed
+from reservoir_hw.experiment.states.plan import Burst, DriveChunk, goes_on, plan_of, steps_needed
 from reservoir_hw.experiment.states.progress import StepCounter, following
 from reservoir_hw.experiment.states.record import Recorder
 from reservoir_hw.experiment.states.resuming import about_interruptions, changes_since, in_words
@@ -378,14 +378,14 @@ def _check_range(reservoir: ReservoirConfig, task: Task) -> None:
                 )
 
 
-def check_recording(config: ExperimentConfig, task: Task) -> None:
+def check_recording(point: Point, task: Task) -> None:
     """Raise `ConfigurationError` where the trace of a replay lacks inputs that the plan drives."""
-    reservoir = config.reservoir.for_inputs(state_readout(config).channels(task))
+    reservoir = point.config.reservoir.for_inputs(state_readout(point.config).channels(task))
     if not isinstance(reservoir, ReplayConfig):
         return
     replay = cast(Replay, build_reservoir(reservoir))
     with replay:
-        for burst in plan_for(config, task, max_batch=replay.spec.max_batch):
+        for burst in plan_of(point, task, max_batch=replay.spec.max_batch):
             replay.reset(burst.batch)
             for chunk in burst.chunks:
                 try:

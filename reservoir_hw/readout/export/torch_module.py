@@ -118,11 +118,7 @@ def export_module(
         graphs=[graph],
         references=[reference],
         reservoirs=[] if reservoir is None else [reservoir],
-        crossings=[]
-        if reservoir is None
-        else [Crossing(slot=0, after=0, drive="inputs", states="states_0")]
-        if reservoir is None
-        else "segments",
+        crossings=[] if reservoir is None else [Crossing(slot=0, after=0, drive="inputs", states="states_0")],
         whole_sequences=mixes_positions(module, example),
     )
 

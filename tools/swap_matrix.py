@@ -3,7 +3,7 @@
     python -m tools.swap_matrix          # the matrix, and the table of docs/swap.md; opens no device
     python -m tools.swap_matrix --run    # 60 random pairs, cut to a few hundred steps, on emulated and served devices
 
-Needs RESERVOIR_HW_DATA. Fails where a pair is refused for another reason than one of `swap.REFUSED`, where a file of
+Needs RESERVOIR_HW_DATA. Fails where a pair is refused for another reason than one of `REFUSED`, where a file of
 tools/swap_matrix.txt is missing, and where a pair that is run does not end with finite metrics and states that move.
 """
 
@@ -29,7 +29,7 @@ from reservoir_hw.core.configuration import Document
 from reservoir_hw.core.errors import ConfigurationError, ReservoirError
 from reservoir_hw.core.store import StateStore
 from reservoir_hw.experiment import Experiment
-from reservoir_hw.experiment.configuration.document import REFUSED, load_document
+from reservoir_hw.experiment.configuration.document import load_document
 from reservoir_hw.experiment.configuration.experiment import drop_baselines
 from reservoir_hw.tasks.task import Task
 
@@ -37,6 +37,19 @@ ROOT = Path(__file__).resolve().parent.parent
 LIST = ROOT / "tools" / "swap_matrix.txt"
 COMMAND = [sys.executable, "-m", "reservoir_hw.cli"]
 SEED, PAIRS = 2026, 60
+
+REFUSED = {
+    "no gradient passes": "a gradient through what is no differentiable simulation",
+    "one step from given states": "a step from given states, which only a simulation can take",
+    "a recording has no other inputs": "inputs that were not recorded",
+    "does not hold the inputs": "inputs that were not recorded",
+    "nothing says in which range": "values without a range, for a device that refuses what lies outside its own",
+    "declares no input_range": "hardware that says not how strong its inputs may be",
+    "input_mask: none": "a file that refuses to spread channels",
+    "closed loop waits for each answer": "a closed loop on a device that does not wait",
+    "has no reservoir of its own to replace": "a model that drives no reservoir",
+}
+"""A part of the message -> the physical reason, for tables."""
 
 EMULATED = {
     "emulate bench --dialect keysight": ["emulate", "bench", "--dialect", "keysight", "--port", "0"],

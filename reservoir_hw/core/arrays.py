@@ -33,12 +33,12 @@ def is_tensor(value: object) -> bool:
     return torch is not None and isinstance(value, torch.Tensor)
 
 
-def import_torch(purpose: str) -> Any:
+def import_torch(purpose: str, extra: str = "sim") -> Any:
     """Torch, or one sentence that says how to get it."""
     try:
         import torch
     except ImportError as error:
-        raise MissingExtra(f"{purpose} needs torch: pip install 'reservoir-hw[sim]'") from error
+        raise MissingExtra(f"{purpose} needs torch: pip install 'reservoir-hw[{extra}]' ({error})") from error
     return torch
 
 

@@ -44,8 +44,6 @@ if TYPE_CHECKING:
     from reservoir_hw.readout.models.language_model import ReservoirLM as ReservoirLM
     from reservoir_hw.readout.models.language_model import given_embedding as given_embedding
     from reservoir_hw.readout.models.language_model import random_embedding as random_embedding
-    from reservoir_hw.readout.models.published import load_published as load_published
-    from reservoir_hw.readout.models.published import published_reservoirs as published_reservoirs
     from reservoir_hw.readout.models.reservoir_layer import ReservoirLayer as ReservoirLayer
     from reservoir_hw.readout.models.softmax import LinearReadout as LinearReadout
     from reservoir_hw.readout.models.softmax import LowRankReadout as LowRankReadout

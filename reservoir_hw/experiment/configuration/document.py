@@ -10,19 +10,6 @@ from reservoir_hw.core.configuration import Document, Location
 from reservoir_hw.core.errors import ConfigurationError
 from reservoir_hw.experiment.configuration.varying import varied_keys
 
-REFUSED = {
-    "no gradient passes": "a gradient through what is no differentiable simulation",
-    "one step from given states": "a step from given states, which only a simulation can take",
-    "a recording has no other inputs": "inputs that were not recorded",
-    "does not hold the inputs": "inputs that were not recorded",
-    "nothing says in which range": "values without a range, for a device that refuses what lies outside its own",
-    "declares no input_range": "hardware that says not how strong its inputs may be",
-    "input_mask: none": "a file that refuses to spread channels",
-    "closed loop waits for each answer": "a closed loop on a device that does not wait",
-    "has no reservoir of its own to replace": "a model that drives no reservoir",
-}
-"""A part of the message -> the physical reason, for tables."""
-
 
 def replace_reservoir(document: Document, file: Document, *, strict: bool = False) -> None:
     """Put a reservoir file in the place of the section `reservoir`, and take out what belonged to the old one.

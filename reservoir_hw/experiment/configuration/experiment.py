@@ -342,7 +342,7 @@ def _points(document: Document, config: ExperimentConfig) -> list[Point]:
         return _drawn([single_point(config)])
     points: list[Point] = []
     tasks: dict[str, int] = {}
-    baselines: set[str] = set()
+    baselines: set[tuple[Any, ...]] = set()
     rows = list(_rows(config))
     names = key_names({key for row in rows for key in row})
     values_of = [{key: value for key, (value, _) in row.items()} for row in rows]
@@ -459,16 +459,17 @@ def _refuse_equal(points: list[Point], document: Document) -> None:
             )
 
 
-def _new_baselines(config: ExperimentConfig, seen: set[str]) -> tuple[int, ...]:
+def _new_baselines(config: ExperimentConfig, seen: set[tuple[Any, ...]]) -> tuple[int, ...]:
     """The numbers of the baselines that are reservoirs and were not `seen` with this task, readout and training."""
-    new = []
-    shared = [config.task, config.readout, config.training]
-    for number, baseline in enumerate(config.baselines):
-        if isinstance(baseline, ReservoirConfig):
-            key = str([one.model_dump_json() for one in (*shared, _of_device(baseline, config.reservoir))] + [number])
-            new += [number] * (key not in seen)
-            seen.add(key)
-    return tuple(new)
+    shared = [section.model_dump_json() for section in (config.task, config.readout, config.training)]
+    keys = {
+        (number, *shared, _of_device(baseline, config.reservoir).model_dump_json())
+        for number, baseline in enumerate(config.baselines)
+        if isinstance(baseline, ReservoirConfig)
+    }
+    new = keys - seen
+    seen |= new
+    return tuple(sorted(number for number, *_ in new))
 
 
 def single_point(config: ExperimentConfig) -> Point:

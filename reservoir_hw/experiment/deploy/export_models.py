@@ -117,8 +117,7 @@ def _write_readout(
     if work.target == "c":
         exported = write_header(work, readout, [spec], ranges, recorded, stored, loss)
     else:
-        from reservoir_hw.readout.export.segments import plan_of_states
-        from reservoir_hw.readout.export.whole_model import whole_plan
+        from reservoir_hw.readout.export.segments import plan_of_states, whole_plan
 
         devices = [] if device is None else [device]
         if work.target == "whole":
@@ -203,8 +202,7 @@ def _write_model(
 ) -> ExportResult:
     if work.target == "c":
         return _write_model_header(work, model, devices, task)
-    from reservoir_hw.readout.export.segments import plan_of
-    from reservoir_hw.readout.export.whole_model import whole_plan
+    from reservoir_hw.readout.export.segments import plan_of, whole_plan
 
     recorded = None if task is None else _recorded_text(work, model, task)
     metrics: Metrics = {}

@@ -139,15 +139,15 @@ class ExportJob:
     def write_bundle(
         self, plan: Plan, devices: Sequence[Reservoir], recorded: Values | None, metrics: Metrics, **more: Any
     ) -> ExportResult:
-        """Write the bundle and say what is in it; `more` is for `write_plan`. Without devices there is no probe."""
+        """Write the bundle and say what is in it; `more` is for `export_model`. Without devices there is no probe."""
         from reservoir_hw.readout.edge.bundle import Bundle
-        from reservoir_hw.readout.export.exporter import write_plan
+        from reservoir_hw.readout.export.exporter import export_model
 
         self.say("writing")
-        manifest = write_plan(
+        manifest = export_model(
             plan,
             self.path,
-            devices=devices,
+            reservoirs=devices,
             precision=self.precision,
             recorded=recorded,
             probe=bool(devices),

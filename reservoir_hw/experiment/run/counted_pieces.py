@@ -6,7 +6,6 @@ import json
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 from reservoir_hw.core.files import replace_file
@@ -32,7 +31,7 @@ class CountedPieces:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+    def __exit__(self, *error: object) -> None:
         self.note()
 
     def note(self) -> None:

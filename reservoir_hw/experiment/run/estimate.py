@@ -55,14 +55,14 @@ def estimate(points: Sequence[tuple[Point, Cost]], *, kept: bool = False) -> Est
     `kept` is for a harvest: only states that are kept count as bytes, and no forecast is made.
     """
     costs = [cost for _, cost in points]
+    steps_of = [cost.device_steps for cost in costs]
     sizes = [cost.state_bytes for cost in costs if cost.state_bytes is not None]
     periods = [getattr(point.config.reservoir, "step_period_s", None) for point, _ in points]
-    hours = [
-        cost.device_steps * period / 3600 for cost, period in zip(costs, periods, strict=True) if period is not None
-    ]
+    hours = [steps * period / 3600 for steps, period in zip(steps_of, periods, strict=True) if period is not None]
+    on_gpus = [cost.on_device for cost in costs if cost.on_device is not None]
     return Estimate(
         runs=len(points),
-        device_steps=sum(cost.device_steps for cost in costs),
+        device_steps=sum(steps_of),
         chunks=sum(cost.chunks for cost in costs),
         state_bytes=sum(sizes) if len(sizes) == len(points) else None,
         hours=sum(hours) if len(hours) == len(points) else None,
@@ -70,11 +70,7 @@ def estimate(points: Sequence[tuple[Point, Cost]], *, kept: bool = False) -> Est
         training_steps=sum(cost.training_steps for cost in costs),
         bursts=sum(cost.bursts for cost in costs),
         stored=sum(cost.stored for cost in costs),
-        on_device=max(
-            (cost.on_device for cost in costs if cost.on_device is not None),
-            key=lambda memory: memory.total,
-            default=None,
-        ),
+        on_device=max(on_gpus, key=lambda memory: memory.total, default=None),
     )
 
 

@@ -168,20 +168,10 @@ class Experiment:
         """
         processes = joined()
         if not processes.is_first:
-            return self._run(processes, None, False, None, accept_change)
-        if progress is None:
+            progress, report, on_row = None, False, None
+        elif progress is None:
             with shown_progress() as progress:
-                return self._run(processes, progress, report, on_row, accept_change)
-        return self._run(processes, progress, report, on_row, accept_change)
-
-    def _run(
-        self,
-        processes: Processes,
-        progress: Progress | None,
-        report: bool,
-        on_row: Callable[[Row], None] | None,
-        accept_change: str | None,
-    ) -> Result:
+                return self.run(progress, report=report, on_row=on_row, accept_change=accept_change)
         resolved = self.resolved()
         with processes.in_turn():
             points = self._checked_points()
@@ -189,16 +179,13 @@ class Experiment:
             for point, task in points:
                 if isinstance(_trainer(point), InOnePass):
                     with self._naming("reservoir"):
-                        check_recording(point.config, task)
+                        check_recording(point, task)
             folder = self._folder(resolved) if processes.is_first else None
         folder = Path(processes.of_first(str(folder)))
-        given = self.config.model_dump(mode="json", serialize_as_any=True, exclude_defaults=True)
-        record = {**provenance.collect(resolved), "settings": given, "rows": []}
         run = self.config.run
-        record |= {"sample": run.sample, "operator": run.operator, "notes": run.notes}
-        title = self.config.title or self.name
-        result = Result(title=title, folder=folder, provenance=record, task=points[0][1], is_written=processes.is_first)
-        self.result = result
+        record = {"rows": [], "sample": run.sample, "operator": run.operator, "notes": run.notes}
+        self.result = result = self._result(folder, resolved, record)
+        result.is_written = processes.is_first
         for sentence in self.left_out:
             result.warn(f"left out: {sentence}")
         for remark in dict.fromkeys(remark for _, task in points for remark in task.remarks):
@@ -209,42 +196,35 @@ class Experiment:
             self._write(folder, resolved)
         result.save()
         trained = _trained_baselines(points)
-        reservoirs = {id(point): reservoir_baselines(point, task) for point, task in points}
-        others = [*trained, *((other, task) for point, task in points for other in reservoirs[id(point)])]
-        counter = StepCounter(progress, sum(cost.progress_steps for _, cost in _costs([*others, *points])))
+        reservoirs = [(other, task) for point, task in points for other in reservoir_baselines(point, task)]
+        costs = _costs([*trained, *reservoirs, *points])
+        counter = StepCounter(progress, sum(cost.progress_steps for _, cost in costs))
         sharing, found = _sharing(points), {}
+        opened = OpenDevice() if self._device is None else contextlib.nullcontext(self._device)
 
-        device = self._device or OpenDevice()
-
-        def train(point: Point, task: Task, files: RowFiles, **more: Any) -> None:
+        def train(point: Point, task: Task, device: OpenDevice, files: RowFiles, **more: Any) -> None:
             settings = {"processes": processes, "device": device, **more}
             with processes.lost():
                 _trainer(point).run(PointRun(point, task, files, result, counter, **settings))
 
-        labels = baseline_labels(self.config.baselines)
         try:
-            for point, task in points:
-                if point.begins_task:
-                    for baseline, label in (
-                        zip(self.config.baselines, labels, strict=True) if processes.is_first else ()
-                    ):
-                        if isinstance(baseline, BaselineConfig):
-                            result.rows.append(_run_baseline(baseline, label, task, point))
-                    with _best_kept(result):
-                        for other, its_task in trained:
-                            if its_task is task:
+            with opened as device:
+                for point, task in points:
+                    if point.begins_task:
+                        if processes.is_first:
+                            result.rows += _baseline_rows(point, task)
+                        with _best_kept(result):
+                            for other in trained_baselines(point):
                                 files = RowFiles(folder, f"baseline-{other.number:03d}")
-                                train(other, task, files, records="baselines")
-                for number, other in enumerate(reservoirs[id(point)]):
-                    files = RowFiles(folder, f"baseline-of-{point.number:03d}-{number}")
-                    with _said_of(other):
-                        train(other, task, files, records="baselines")
-                files = RowFiles(folder, point.number, self._recording(point))
-                train(point, task, files, accept_change=accept_change, others=sharing[id(point)], found=found)
-                if on_row is not None:
-                    on_row(result.rows[-1])
-            if self._device is None:
-                device.close()
+                                train(other, task, device, files, records="baselines")
+                    for number, other in enumerate(reservoir_baselines(point, task)):
+                        with _said_of(other):
+                            files = RowFiles(folder, f"baseline-of-{point.number:03d}-{number}")
+                            train(other, task, device, files, records="baselines")
+                    more = {"others": sharing.get(point.number, ()), "found": found, "accept_change": accept_change}
+                    train(point, task, device, RowFiles(folder, point.number, self._recording(point)), **more)
+                    if on_row is not None:
+                        on_row(result.rows[-1])
             counter.say("writing the report")
             result.status = "complete"
             if report and result.rows:
@@ -265,8 +245,6 @@ class Experiment:
             if result.rows:
                 rows = "row is" if len(result.rows) == 1 else "rows are"
                 error.add_note(f"{len(result.rows)} finished {rows} in {folder}")
-            if self._device is None:
-                device.close(error)
             # The error itself goes on to the caller; a full disk must not hide it.
             with contextlib.suppress(Exception):
                 result.save()
@@ -274,6 +252,13 @@ class Experiment:
                     write_report(result)
             raise
         return result
+
+    def _result(self, folder: Path, resolved: dict[str, Any], record: dict[str, Any]) -> Result:
+        """An empty one, with what is known of the whole experiment beside `record`."""
+        given = self.config.model_dump(mode="json", serialize_as_any=True, exclude_defaults=True)
+        record = {**provenance.collect(resolved), "settings": given, **record}
+        title, task = self.config.title or self.name, self.task_of(self.points[0])
+        return Result(title=title, folder=folder, provenance=record, task=task)
 
     def _write(self, folder: Path, resolved: dict[str, Any]) -> None:
         """The configuration, and what it names beside it."""
@@ -307,10 +292,7 @@ class Experiment:
         resolved = self.resolved()
         parts = parts_of([Path(folder) for folder in folders], resolved, len(self.points))
         folder = new_run_folder(self.config.run.folder, self.name) if into is None else into
-        given = self.config.model_dump(mode="json", serialize_as_any=True, exclude_defaults=True)
-        record = {**provenance.collect(resolved), "settings": given, **records_of(parts)}
-        title = self.config.title or self.name
-        result = Result(title=title, folder=folder, provenance=record, task=self.task_of(self.points[0]))
+        result = self._result(folder, resolved, records_of(parts))
         for point, part in zip(self.points, parts, strict=True):
             copy_files(part, folder)
             result.rows += part.rows
@@ -446,23 +428,23 @@ def _trainer(point: Point) -> Trainer:
 
 
 def _sharing(points: Sequence[tuple[Point, Task]]) -> dict[int, list[Point]]:
-    """For each point, by its id, those further on that share its drive; none for a point that an earlier one has."""
-    sharing: dict[str, list[Point]] = {}
-    found: dict[int, list[Point]] = {}
+    """By the number of each point that is the first on its drive: those further on that share it."""
+    drives: dict[Any, list[Point]] = {}
     for point, task in points:
         drive = _trainer(point).drive_of(point, task)
-        if drive is not None and drive in sharing:
-            sharing[drive].append(point)
-        found[id(point)] = sharing.setdefault(drive, []) if drive is not None and drive not in sharing else []
-    return found
+        drives.setdefault(point.number if drive is None else drive, []).append(point)
+    return {first.number: others for first, *others in drives.values()}
 
 
 def _costs(points: Sequence[tuple[Point, Task]], *, harvest: bool = False) -> list[tuple[Point, Cost]]:
     """What each point takes. A point whose drive is that of an earlier one takes none."""
-    shared = {id(other) for others in _sharing(points).values() for other in others}
     nothing = {"device_steps": 0, "progress_steps": 0, "state_bytes": 0, "chunks": 0, "bursts": 0}
-    costs = [(point, _trainer(point).cost(point, task, harvest=harvest)) for point, task in points]
-    costs = [(point, replace(cost, **nothing) if id(point) in shared else cost) for point, cost in costs]
+    costs: list[tuple[Point, Cost]] = []
+    drives: set[str | None] = set()
+    for point, task in points:
+        cost, drive = _trainer(point).cost(point, task, harvest=harvest), _trainer(point).drive_of(point, task)
+        costs.append((point, replace(cost, **nothing) if drive in drives else cost))
+        drives |= {drive} - {None}
     driven = [at for at, (_, cost) in enumerate(costs) if cost.progress_steps and not cost.stored]
     for at, saved in zip(driven, steps_without_opening([points[at] for at in driven]), strict=True):
         point, cost = costs[at]
@@ -471,12 +453,16 @@ def _costs(points: Sequence[tuple[Point, Task]], *, harvest: bool = False) -> li
     return costs
 
 
-def _run_baseline(config: BaselineConfig, label: str, task: Task, point: Point) -> Row:
-    try:
-        evaluation = config.evaluate(task)
-    except ReservoirError as error:
-        raise type(error)(f"baseline {config.kind}: {error}") from error
-    return Row(label, point.values_of_task, evaluation, {"baseline": True})
+def _baseline_rows(point: Point, task: Task) -> Iterator[Row]:
+    """The row of each baseline that needs neither a reservoir nor gradients."""
+    baselines = point.config.baselines
+    for baseline, label in zip(baselines, baseline_labels(baselines), strict=True):
+        if isinstance(baseline, BaselineConfig):
+            try:
+                evaluation = baseline.evaluate(task)
+            except ReservoirError as error:
+                raise type(error)(f"baseline {baseline.kind}: {error}") from error
+            yield Row(label, point.values_of_task, evaluation, {"baseline": True})
 
 
 def _way(model: Mapping[str, Any]) -> str:

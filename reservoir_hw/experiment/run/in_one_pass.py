@@ -56,7 +56,7 @@ from reservoir_hw.experiment.states.pace import (
     steps_driven,
     steps_of_opening,
 )
-from reservoir_hw.experiment.states.plan import Burst, DriveChunk, goes_on, plan_for, plan_of, steps_needed
+from reservoir_hw.experiment.states.plan import Burst, DriveChunk, goes_on, plan_of, steps_needed
 from reservoir_hw.experiment.states.progress import StepCounter, following
 from reservoir_hw.experiment.states.record import Recorder
 from reservoir_hw.experiment.states.resuming import about_interruptions, changes_since, in_words
@@ -144,10 +144,10 @@ class InOnePass(Trainer):
     def run(self, run: PointRun) -> None:
         """Take the states of a harvest if it is whole; else, and for a forecast, open the device."""
         point, task = run.point, run.task
-        if (finished := run.finished()) is not None:
-            _keep(run, finished)
+        if point.number in run.found:
+            _keep(run, run.found.pop(point.number))
             return
-        drive = [run.point, *run.others]
+        drive = [point, *run.others]
         store = _harvested(run)
         if store is not None and not task.closed_loop:
             run.say(f"training and testing on {store.path}")
@@ -157,8 +157,7 @@ class InOnePass(Trainer):
             records = [segment.get("reservoir", {}) for segment in store.segments]
             warnings = about_counters(counted(records), spec) + watch.warnings()
             warnings += [about for record in records for about in about_monitors(record.get("monitors", {}))]
-            _hand_over(run, drive, found, device_of(store), warnings)
-            _keep(run, run.finished())
+            _keep_all(run, drive, found, device_of(store), warnings)
             return
         run.say("opening")
         with run.device.of(point, task) as reservoir:
@@ -200,8 +199,7 @@ class InOnePass(Trainer):
                     # Instruments play more than is counted where a run takes several bursts.
                     run.add(whole - reservoir.counters.steps)
                 warnings = about_counters(reservoir.counters, reservoir.spec) + watch.warnings()
-            _hand_over(run, drive, found, device_records([reservoir])["reservoir"], warnings)
-            _keep(run, run.finished())
+            _keep_all(run, drive, found, device_records([reservoir])["reservoir"], warnings)
 
 
 def _preparing(run: PointRun, nodes: int) -> Prepare:
@@ -380,14 +378,14 @@ def _check_range(reservoir: ReservoirConfig, task: Task) -> None:
                 )
 
 
-def check_recording(config: ExperimentConfig, task: Task) -> None:
+def check_recording(point: Point, task: Task) -> None:
     """Raise `ConfigurationError` where the trace of a replay lacks inputs that the plan drives."""
-    reservoir = config.reservoir.for_inputs(state_readout(config).channels(task))
+    reservoir = point.config.reservoir.for_inputs(state_readout(point.config).channels(task))
     if not isinstance(reservoir, ReplayConfig):
         return
     replay = cast(Replay, build_reservoir(reservoir))
     with replay:
-        for burst in plan_for(config, task, max_batch=replay.spec.max_batch):
+        for burst in plan_of(point, task, max_batch=replay.spec.max_batch):
             replay.reset(burst.batch)
             for chunk in burst.chunks:
                 try:
@@ -420,17 +418,18 @@ def _recorded(run: PointRun, reservoir: Reservoir) -> contextlib.AbstractContext
     return Recorder(reservoir, run.files.record, chunk_steps=run.point.config.run.chunk_steps)
 
 
-def _hand_over(
+def _keep_all(
     run: PointRun,
     drive: Sequence[Point],
     found: Sequence[tuple[Readout, np.ndarray]],
     device: dict[str, Any],
     warnings: Sequence[str],
 ) -> None:
-    """Leave what was found for the points of a drive to their turns. The first speaks for all."""
+    """Keep what was found for the first point of a drive, which speaks for all, and of the others at their turn."""
     for point, (readout, outputs) in zip(drive, found, strict=True):
         run.found[point.number] = _Found(readout, outputs, device, warnings)
         warnings = ()
+    _keep(run, run.found.pop(run.point.number))
 
 
 def _keep(run: PointRun, found: _Found) -> None:

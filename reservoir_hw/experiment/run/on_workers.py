@@ -11,7 +11,6 @@ import threading
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -83,16 +82,13 @@ def run_on(experiment: Experiment, scheduler: str, progress: Progress | None = N
     return experiment.merge(list(places.values()), into=folder)
 
 
-@dataclass(frozen=True)
-class Answer:
-    """What a worker gives back: the archive of the run folder, or what went wrong."""
+def run_point(
+    resolved: Mapping[str, Any], name: str, number: int, attempt: str, workers: Mapping[str, int]
+) -> bytes | str:
+    """Run a point, on a worker, in a folder that is removed afterwards; `workers` has their number on each host.
 
-    archive: bytes = b""
-    problem: str = ""
-
-
-def run_point(resolved: Mapping[str, Any], name: str, number: int, attempt: str, workers: Mapping[str, int]) -> Answer:
-    """Run a point, on a worker, in a folder that is removed afterwards; `workers` has their number on each host."""
+    Returns the archive of the run folder, or what went wrong.
+    """
     from distributed import get_worker
 
     # What was at work when a worker died may have been its end; what only waited there was not.
@@ -106,8 +102,8 @@ def run_point(resolved: Mapping[str, Any], name: str, number: int, attempt: str,
             # Its class may need more than a message to be made again.
             log.warning("point %d", number, exc_info=error)
             said = "; ".join([str(error), *getattr(error, "__notes__", [])])
-            return Answer(problem=f"{type(error).__name__}: {said.replace(folder, name)}")
-        return Answer(archive=_packed(result.folder))
+            return f"{type(error).__name__}: {said.replace(folder, name)}"
+        return _packed(result.folder)
 
 
 class _Queue:
@@ -147,10 +143,10 @@ class _Queue:
                     continue
                 ended = "it ended its worker twice" if isinstance(error, KilledWorker) else repr(error)
                 problems[number] = ended
-            elif answer.problem:
-                problems[number] = answer.problem
+            elif isinstance(answer, str):
+                problems[number] = answer
             else:
-                _unpack(answer.archive, self._folder / f"{number:03d}")
+                _unpack(answer, self._folder / f"{number:03d}")
             # A result that stays on its worker is lost, and driven again, if the worker dies.
             future.release()
             self._counter.add(1)

@@ -161,17 +161,13 @@ class PointRun:
     device: OpenDevice = field(default_factory=OpenDevice)
     """Opens the reservoir, or has it open already."""
     found: dict[int, Any] = field(default_factory=dict)
-    """What earlier points have found for those that share their drive, by the number of the point."""
+    """What was found for points that share a drive, by their numbers, until it is their turn."""
     records: str = "rows"
     """Where the provenance keeps the record."""
     processes: Processes = field(default_factory=Processes)
     """Those that share the training."""
     began: float = field(default_factory=time.monotonic)
     processor_began: float = field(default_factory=time.process_time)
-
-    def finished(self) -> Any:
-        """What an earlier point has found for this one, which is given once, or None."""
-        return self.found.pop(self.point.number, None)
 
     @property
     def label(self) -> str:

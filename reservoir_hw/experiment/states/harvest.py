@@ -423,19 +423,15 @@ def about_changes(store: StateStore) -> list[str]:
 
 def about_calibration(store: StateStore, reservoir: ReservoirConfig) -> str:
     """A sentence about a store that was begun with another calibration than the configuration names, or nothing."""
-    began, now = (", ".join(name or "none" for name in names) for names in _calibrations(store, reservoir))
+    configurations = store.facts["configuration"]["reservoir"], reservoir.model_dump(mode="json", serialize_as_any=True)
+    began, now = (", ".join(name or "none" for name in _named(one)) for one in configurations)
     if began == now:
         return ""
     return f"{store.path} was begun with the calibration {began}, and this configuration names {now}"
 
 
-def _calibrations(store: StateStore, reservoir: ReservoirConfig) -> tuple[list[str], list[str]]:
-    """Of all devices: those with which a store was begun, and those of the configuration."""
-    now = reservoir.model_dump(mode="json", serialize_as_any=True)
-    return list(_named(store.facts["configuration"]["reservoir"])), list(_named(now))
-
-
 def _named(configuration: Any) -> Iterator[str]:
+    """The calibrations of all devices."""
     if isinstance(configuration, dict):
         for key, value in configuration.items():
             if key == "calibration_id":

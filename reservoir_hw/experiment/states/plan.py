@@ -10,7 +10,7 @@ import numpy as np
 
 from reservoir_hw.core.errors import ConfigurationError
 from reservoir_hw.core.store import Region
-from reservoir_hw.experiment.configuration.experiment import ExperimentConfig, Point, TrainingConfig
+from reservoir_hw.experiment.configuration.experiment import Point, TrainingConfig
 from reservoir_hw.tasks.task import Split, Task
 
 SplitName: TypeAlias = Literal["train", "test"]
@@ -108,14 +108,8 @@ def goes_on(task: Task, training: TrainingConfig) -> bool:
 
 
 def plan_of(point: Point, task: Task, *, chunk_steps: int | None = None, max_batch: int | None = None) -> list[Burst]:
-    """The plan of one point of an experiment: see `plan_for`."""
-    return plan_for(point.config, task, chunk_steps=chunk_steps, max_batch=max_batch)
-
-
-def plan_for(
-    config: ExperimentConfig, task: Task, *, chunk_steps: int | None = None, max_batch: int | None = None
-) -> list[Burst]:
-    """The plan of an experiment without `vary`. A task in closed loop forecasts its test, which is not planned."""
+    """The plan of one point of an experiment. A task in closed loop forecasts its test, which is not planned."""
+    config = point.config
     if task.closed_loop and config.training.repetitions > 1:
         raise ConfigurationError("training.repetitions: a forecast in closed loop cannot be repeated and averaged")
     return plan(

@@ -36,23 +36,18 @@ class StepCounter:
 
     def __init__(self, progress: Progress | None, total: int = 0) -> None:
         self._progress = progress
-        self.total, self._done, self._what = total, 0, ""
+        self.total, self.done, self._what = total, 0, ""
 
     def say(self, what: str) -> None:
         """What is being done from now on."""
         self._what = what
         self.add(0)
 
-    @property
-    def done(self) -> int:
-        """Steps so far."""
-        return self._done
-
     def add(self, steps: int) -> None:
         """So many steps were done."""
-        self._done += steps
+        self.done += steps
         if self._progress is not None:
-            self._progress(self._what, self._done, max(self.total, self._done))
+            self._progress(self._what, self.done, max(self.total, self.done))
 
 
 # ---- Progress on standard error: a bar in a terminal, lines in a file, a line that moves in a notebook.

@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias, get_args
 
 import optuna
 from optuna.distributions import BaseDistribution
@@ -44,6 +44,8 @@ from reservoir_hw.experiment.sweeps.storage import (
     silent,
 )
 
+Status: TypeAlias = Literal["complete", "pruned", "failed", "died", "running"]
+
 
 @dataclass(frozen=True)
 class Trial:
@@ -55,7 +57,7 @@ class Trial:
     """
 
     number: int
-    status: Literal["complete", "pruned", "failed", "died", "running"]
+    status: Status
     values: Mapping[str, Any]
     objective: float | None = None
     metrics: Mapping[str, float] = field(default_factory=dict)
@@ -114,7 +116,7 @@ class Trials:
     def counts(self) -> dict[str, int]:
         """Number of trials by status."""
         found = Counter(trial.status for trial in self.trials)
-        return {status: found[status] for status in ("complete", "pruned", "failed", "died", "running")}
+        return {status: found[status] for status in get_args(Status)}
 
 
 def short_names(space: Mapping[str, Dimension]) -> dict[str, str]:
@@ -132,6 +134,14 @@ _DIED_TWICE = (
     "its process died twice while it ran: out of memory, a crash or kill -9; run the experiment with these values "
     "alone to see which"
 )
+
+
+_STATUS: dict[TrialState, Status] = {
+    TrialState.COMPLETE: "complete",
+    TrialState.PRUNED: "pruned",
+    TrialState.FAIL: "died",
+    TrialState.RUNNING: "running",
+}
 
 
 class Attempt:
@@ -303,7 +313,7 @@ class Study:
             found = {"problem": _DIED_TWICE}
         return Trial(
             number=trial.number,
-            status=_status(trial.state, failed="problem" in found),
+            status="failed" if "problem" in found else _STATUS[trial.state],
             values={key: _value(found, trial.params[key]) for key, found in self._space.items() if key in trial.params},
             objective=trial.value if trial.state in (TrialState.COMPLETE, TrialState.PRUNED) else None,
             metrics=found.get("metrics", {}),
@@ -407,18 +417,6 @@ def _suggested(trial: optuna.Trial, key: str, dimension: Dimension) -> Any:
 def _value(dimension: Dimension, value: Any) -> Any:
     """What a value of the study stands for."""
     return value if dimension.choices is None else dimension.choices[dimension.labels.index(value)]
-
-
-def _status(state: TrialState, *, failed: bool) -> Literal["complete", "pruned", "failed", "died", "running"]:
-    match state:
-        case TrialState.COMPLETE:
-            return "complete"
-        case TrialState.PRUNED:
-            return "pruned"
-        case TrialState.FAIL:
-            return "failed" if failed else "died"
-        case TrialState.RUNNING | TrialState.WAITING:
-            return "running"
 
 
 def _is_dead(trial: FrozenTrial, dead: set[str]) -> bool:

@@ -10,14 +10,14 @@ import numpy as np
 from pydantic import Field, PositiveInt, model_validator
 
 from reservoir_hw.core.configuration import Config
-from reservoir_hw.core.errors import ConfigurationError, MissingExtra
-from reservoir_hw.core.reservoir import Reservoir
+from reservoir_hw.core.errors import ConfigurationError
 from reservoir_hw.core.tokenizer import Corpus
 from reservoir_hw.readout.models.configuration import TokenModelConfig
 from reservoir_hw.tasks.elman_grammar.task import ElmanGrammar
 from reservoir_hw.tasks.task import Evaluation, Task
 
 if TYPE_CHECKING:
+    from reservoir_hw.readout.models.reservoir_layer import ReservoirLayer
     from reservoir_hw.readout.models.token_model import TokenModel
 
 
@@ -73,7 +73,7 @@ class BaselineConfig(Config):
         return self.kind
 
 
-# ---- Language models without a reservoir, as an experiment file names them among its baselines.
+# ---- Language models without a reservoir, trained as the readouts are: on the same tokens, by the same section.
 
 
 Rate = Annotated[float, Field(ge=0, lt=1)]
@@ -81,32 +81,7 @@ Rate = Annotated[float, Field(ge=0, lt=1)]
 _NOT_OF_THE_MODEL = {"kind", "seed", "training"}
 
 
-class TrainedBaselineConfig(TokenModelConfig):
-    """Trained as the readouts are: on the same tokens and windows, by the same section `training.gradient`."""
-
-    def build(
-        self,
-        vocabulary: int,
-        reservoirs: Sequence[Reservoir] = (),
-        twins: Sequence[Reservoir] = (),
-        *,
-        context: int = 0,
-    ) -> TokenModel:
-        """The model, untrained. Weights depend on `seed` alone. Raises `MissingExtra` without torch."""
-        del reservoirs, twins
-        try:
-            import torch
-        except ImportError as error:
-            raise MissingExtra(f"a language model needs torch: pip install 'reservoir-hw[train]' ({error})") from error
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(self.seed)
-            return self._made(vocabulary, context)
-
-    @abstractmethod
-    def _made(self, vocabulary: int, context: int) -> TokenModel: ...
-
-
-class TransformerConfig(TrainedBaselineConfig):
+class TransformerConfig(TokenModelConfig):
     """The character transformer of Köster & Uchida 2026, section II.C."""
 
     kind: Literal["transformer"]
@@ -122,13 +97,14 @@ class TransformerConfig(TrainedBaselineConfig):
         """transformer(layers×embedding)."""
         return f"transformer({self.layers}×{self.embedding})"
 
-    def _made(self, vocabulary: int, context: int) -> TokenModel:
+    def _make(self, vocabulary: int, layers: Sequence[ReservoirLayer], context: int) -> TokenModel:
+        del layers
         from reservoir_hw.readout.baselines.transformer import CharTransformer
 
         return CharTransformer(vocabulary, context=context, **self.model_dump(exclude=_NOT_OF_THE_MODEL))
 
 
-class GptConfig(TrainedBaselineConfig):
+class GptConfig(TokenModelConfig):
     """The decoder of GPT-2, at any size."""
 
     kind: Literal["gpt"]
@@ -148,13 +124,14 @@ class GptConfig(TrainedBaselineConfig):
         """gpt(layers×width)."""
         return f"gpt({self.layers}×{self.width})"
 
-    def _made(self, vocabulary: int, context: int) -> TokenModel:
+    def _make(self, vocabulary: int, layers: Sequence[ReservoirLayer], context: int) -> TokenModel:
+        del layers
         from reservoir_hw.readout.baselines.transformer import Gpt
 
         return Gpt(vocabulary, context=context, **self.model_dump(exclude=_NOT_OF_THE_MODEL))
 
 
-class RecurrentConfig(TrainedBaselineConfig):
+class RecurrentConfig(TokenModelConfig):
     """A trained recurrence, of the cell that `kind` names."""
 
     hidden: PositiveInt
@@ -167,10 +144,10 @@ class RecurrentConfig(TrainedBaselineConfig):
         """lstm(hidden) or gru(hidden)."""
         return f"{self.kind}({self.hidden})"
 
-    def _made(self, vocabulary: int, context: int) -> TokenModel:
+    def _make(self, vocabulary: int, layers: Sequence[ReservoirLayer], context: int) -> TokenModel:
         from reservoir_hw.readout.baselines.recurrent import RecurrentLM
 
-        del context
+        del layers, context
         return RecurrentLM(vocabulary, cell=self.kind, **self.model_dump(exclude=_NOT_OF_THE_MODEL))
 
 
@@ -186,7 +163,7 @@ class GruConfig(RecurrentConfig):
     kind: Literal["gru"]
 
 
-class SrnConfig(TrainedBaselineConfig):
+class SrnConfig(TokenModelConfig):
     """The simple recurrent network of Elman, as Tong et al. 2007 trained it (section 3.1)."""
 
     kind: Literal["srn"]
@@ -218,8 +195,8 @@ class SrnConfig(TrainedBaselineConfig):
         simpler = {f"stage-{share:g}": task.training_words(share) for share in (0, whole / 3, 2 * whole / 3)}
         return {**simpler, f"stage-{whole:g}": task.tokens.tokens_train}
 
-    def _made(self, vocabulary: int, context: int) -> TokenModel:
+    def _make(self, vocabulary: int, layers: Sequence[ReservoirLayer], context: int) -> TokenModel:
         from reservoir_hw.readout.baselines.recurrent import SRN
 
-        del context
+        del layers, context
         return SRN(vocabulary, **self.model_dump(exclude={*_NOT_OF_THE_MODEL, "stages"}))

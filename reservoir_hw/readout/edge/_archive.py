@@ -9,6 +9,7 @@ import struct
 import zipfile
 import zlib
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Lock
@@ -32,13 +33,13 @@ ALIGNMENT = 64
 
 
 @dataclass(frozen=True)
-class Entry:
-    """A file in the zip. `start` is where its bytes begin."""
+class Member:
+    """A file of a bundle: `path` in a folder, or the bytes from `start` on in a zip, which has their CRC."""
 
-    name: str
-    start: int
     size: int
-    crc: int
+    path: Path | None = None
+    start: int = 0
+    crc: int | None = None
 
 
 class _Sparing:
@@ -53,8 +54,8 @@ class _Sparing:
         return self._read(size)
 
 
-def entries_of(file: BinaryIO, limit: int) -> list[Entry]:
-    """The entries of a zip file, at most `limit`. Raises `Refused` for anything but a stored zip."""
+def members_of(file: BinaryIO, limit: int) -> dict[str, Member]:
+    """The files in a zip file, at most `limit`. Raises `Refused` for anything but a stored zip."""
     length = file.seek(0, os.SEEK_END)
     file.seek(max(0, length - _END))
     end = file.read()
@@ -68,20 +69,20 @@ def entries_of(file: BinaryIO, limit: int) -> list[Entry]:
         raise Refused(f"its zip file is damaged: {error}") from error
     if len(found) > limit:
         raise Refused(f"holds more than {limit} files")
-    entries: dict[str, Entry] = {}
+    members: dict[str, Member] = {}
     at = 0
     for info in found:
-        entry = _entry(file, info, at)
-        if entry.name in entries:
-            raise Refused(f"holds {shown(entry.name)} twice")
-        entries[entry.name] = entry
-        at = entry.start + entry.size
+        member = _member(file, info, at)
+        if info.orig_filename in members:
+            raise Refused(f"holds {shown(info.orig_filename)} twice")
+        members[info.orig_filename] = member
+        at = member.start + member.size
     if at != directory:
         raise Refused("the zip file holds bytes that belong to no entry: export it again")
-    return list(entries.values())
+    return members
 
 
-def _entry(file: BinaryIO, info: zipfile.ZipInfo, expected: int) -> Entry:
+def _member(file: BinaryIO, info: zipfile.ZipInfo, expected: int) -> Member:
     """What the directory names, if it is what begins at `expected`."""
     name = info.orig_filename
     check_name(name)
@@ -99,7 +100,8 @@ def _entry(file: BinaryIO, info: zipfile.ZipInfo, expected: int) -> Entry:
     mark, name_size, extra_size = _LOCAL.unpack(header) if len(header) == _LOCAL.size else (b"", 0, 0)
     if mark != b"PK\x03\x04" or file.read(name_size) != name.encode():
         raise Refused(f"{shown(name)} has another name where its bytes begin: it is damaged or forged")
-    return Entry(name, expected + _LOCAL.size + name_size + extra_size, info.file_size, info.CRC)
+    start = expected + _LOCAL.size + name_size + extra_size
+    return Member(info.file_size, start=start, crc=info.CRC)
 
 
 def new_entry(name: str, start: int) -> zipfile.ZipInfo:
@@ -120,16 +122,6 @@ FILES_LIMIT = 1000
 # O_NONBLOCK: opening a FIFO would otherwise wait for whoever writes to it.
 _FLAGS = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0)
 _FLAGS |= getattr(os, "O_BINARY", 0)
-
-
-@dataclass(frozen=True)
-class _Member:
-    """Where the bytes of a file lie: in a file of a folder (`path`), or in the zip itself."""
-
-    path: Path | None
-    start: int
-    size: int
-    crc: int | None = None
 
 
 class Archive:
@@ -154,10 +146,7 @@ class Archive:
         elif stat.S_ISREG(mode):
             self._zip = open(path, "rb")  # noqa: SIM115 - closed by close()
             try:
-                self._members = {
-                    entry.name: _Member(None, entry.start, entry.size, entry.crc)
-                    for entry in entries_of(self._zip, FILES_LIMIT)
-                }
+                self._members = members_of(self._zip, FILES_LIMIT)
             except BaseException:
                 self._zip.close()
                 raise
@@ -168,28 +157,21 @@ class Archive:
     def read(self, name: str, start: int, size: int) -> bytes:
         """A part of a file."""
         member = self._members[name]
-        if member.path is None:
-            return self._take(member.start + start, size)
-        with self._open(member) as file:
-            file.seek(start)
-            return _exactly(file, size)
+        with self._opened(member) as file:
+            file.seek(member.start + start)
+            data = file.read(size)
+        if len(data) != size:
+            raise Refused("ends too early: it is damaged or was changed")
+        return data
 
     def pieces(self, name: str) -> Iterator[bytes]:
         """A file from beginning to end; in a zip its CRC is compared on the way."""
-        member = self._members[name]
-        crc, done = 0, 0
-        if member.path is not None:
-            with self._open(member) as file:
-                while done < member.size:
-                    piece = _exactly(file, min(PIECE, member.size - done))
-                    done += len(piece)
-                    yield piece
-            return
-        while done < member.size:
-            piece = self._take(member.start + done, min(PIECE, member.size - done))
-            crc, done = zlib.crc32(piece, crc), done + len(piece)
+        member, crc = self._members[name], 0
+        for start in range(0, member.size, PIECE):
+            piece = self.read(name, start, min(PIECE, member.size - start))
+            crc = zlib.crc32(piece, crc)
             yield piece
-        if crc != member.crc:
+        if member.crc not in (None, crc):
             raise Refused("does not have the CRC of its zip entry: it is damaged, copy it again")
 
     def map(self, name: str) -> np.ndarray:
@@ -197,36 +179,36 @@ class Archive:
         member = self._members[name]
         if member.size == 0:
             return np.frombuffer(b"", np.uint8)
-        if member.path is None:
-            assert self._zip is not None
-            return _mapped(self._zip, member.start, member.size)
-        with self._open(member) as file:
-            return _mapped(file, 0, member.size)
+        skipped = member.start % mmap.ALLOCATIONGRANULARITY
+        with self._opened(member) as file:
+            region = mmap.mmap(
+                file.fileno(), skipped + member.size, access=mmap.ACCESS_READ, offset=member.start - skipped
+            )
+        return np.frombuffer(region, np.uint8, member.size, skipped)
 
     def close(self) -> None:
         """Close the zip; what is mapped stays."""
         if self._zip is not None:
             self._zip.close()
 
-    def _take(self, start: int, size: int) -> bytes:
-        assert self._zip is not None
-        with self._lock:
-            self._zip.seek(start)
-            return _exactly(self._zip, size)
-
-    def _open(self, member: _Member) -> BinaryIO:
-        assert member.path is not None
+    @contextmanager
+    def _opened(self, member: Member) -> Iterator[BinaryIO]:
+        """The file that a member is in; the zip is that of one thread at a time."""
+        if member.path is None:
+            assert self._zip is not None
+            with self._lock:
+                yield self._zip
+            return
         before = os.lstat(member.path)
-        file = os.fdopen(os.open(member.path, _FLAGS), "rb")
-        now = os.fstat(file.fileno())
-        same = (before.st_dev, before.st_ino) == (now.st_dev, now.st_ino)
-        if not same or not stat.S_ISREG(now.st_mode) or now.st_size != member.size:
-            file.close()
-            raise Refused("was replaced while the bundle was open: open it again")
-        return file
+        with os.fdopen(os.open(member.path, _FLAGS), "rb") as file:
+            now = os.fstat(file.fileno())
+            same = (before.st_dev, before.st_ino) == (now.st_dev, now.st_ino)
+            if not same or not stat.S_ISREG(now.st_mode) or now.st_size != member.size:
+                raise Refused("was replaced while the bundle was open: open it again")
+            yield file
 
-    def _walk(self, root: Path) -> dict[str, _Member]:
-        found: dict[str, _Member] = {}
+    def _walk(self, root: Path) -> dict[str, Member]:
+        found: dict[str, Member] = {}
         pending, seen = [("", root)], 0
         while pending:
             prefix, folder = pending.pop()
@@ -245,22 +227,9 @@ class Archive:
                     if stat.S_ISDIR(about.st_mode):
                         pending.append((name + "/", Path(entry.path)))
                     elif stat.S_ISREG(about.st_mode):
-                        found[name] = _Member(Path(entry.path), 0, about.st_size)
+                        found[name] = Member(about.st_size, Path(entry.path))
                     else:
                         raise Refused(f"{shown(name)} is neither a file nor a folder")
             if empty and prefix:
                 self.folders.append(prefix[:-1])
         return found
-
-
-def _exactly(file: BinaryIO, size: int) -> bytes:
-    data = file.read(size)
-    if len(data) != size:
-        raise Refused("ends too early: it is damaged or was changed")
-    return data
-
-
-def _mapped(file: BinaryIO, start: int, size: int) -> np.ndarray:
-    skipped = start % mmap.ALLOCATIONGRANULARITY
-    region = mmap.mmap(file.fileno(), skipped + size, access=mmap.ACCESS_READ, offset=start - skipped)
-    return np.frombuffer(region, np.uint8, size, skipped)

@@ -9,12 +9,11 @@ import os
 import shutil
 import tempfile
 import zipfile
-from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
+from functools import partial
 from pathlib import Path
-from types import TracebackType
-from typing import IO, BinaryIO, Self, TypeAlias
+from typing import IO, BinaryIO, TypeAlias
 
 from reservoir_hw.core.files import settle_folder
 from reservoir_hw.readout.edge._archive import PIECE, Archive, new_entry
@@ -29,118 +28,80 @@ def is_zip(path: Path) -> bool:
     return path.suffix.lower() in (".rhw", ".zip")
 
 
-class Packer(ABC):
-    """Takes files one after the other; at the end of its context they are on the disk."""
-
-    def __enter__(self) -> Self:
-        return self
-
-    @abstractmethod
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None: ...
-
-    @abstractmethod
-    def _opened(self, name: str) -> AbstractContextManager[IO[bytes]]: ...
-
-    def add(self, name: str, content: Content) -> tuple[int, str]:
-        """Write a file; returns its size in bytes and its SHA-256."""
-        size, digest = 0, hashlib.sha256()
-        with self._opened(name) as file:
-            for piece in _pieces(content):
-                file.write(piece)
-                digest.update(piece)
-                size += len(piece)
-        return size, digest.hexdigest()
+Opened: TypeAlias = Callable[[str], AbstractContextManager[IO[bytes]]]
+"""Opens a new file of the bundle, by its name."""
 
 
-class FolderPacker(Packer):
-    """Files in a folder."""
-
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        for folder in (self._folder, *(path for path in self._folder.rglob("*") if path.is_dir())):
+@contextmanager
+def packing(path: Path) -> Iterator[Opened]:
+    """Opens the files of a new bundle: in the folder at `path`, or a stored zip. In the end they are on the disk."""
+    if path.is_dir():
+        yield partial(_new_file, path)
+        for folder in (path, *(inside for inside in path.rglob("*") if inside.is_dir())):
             settle_folder(folder)
-
-    @contextmanager
-    def _opened(self, name: str) -> Iterator[IO[bytes]]:
-        path = self._folder / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with open(path, "xb") as file:
-            yield file
-            _flushed(file)
+        return
+    with open(path, "wb") as file:
+        with zipfile.ZipFile(file, "w") as packed:
+            yield lambda name: packed.open(new_entry(name, file.tell()), "w", force_zip64=True)
+        _flush(file)
 
 
-class ZipPacker(Packer):
-    """Entries of a stored zip."""
+@contextmanager
+def _new_file(folder: Path, name: str) -> Iterator[IO[bytes]]:
+    path = folder / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with open(path, "xb") as file:
+        yield file
+        _flush(file)
 
-    def __init__(self, path: Path) -> None:
-        self._file = open(path, "wb")  # noqa: SIM115 - closed by __exit__
-        self._zip = zipfile.ZipFile(self._file, "w")
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        with self._file:
-            self._zip.close()
-            _flushed(self._file)
-
-    def _opened(self, name: str) -> AbstractContextManager[IO[bytes]]:
-        return self._zip.open(new_entry(name, self._file.tell()), "w", force_zip64=True)
+def add(opened: Opened, name: str, content: Content) -> tuple[int, str]:
+    """Write a file; returns its size in bytes and its SHA-256."""
+    size, digest = 0, hashlib.sha256()
+    with opened(name) as file:
+        for piece in _pieces(content):
+            file.write(piece)
+            digest.update(piece)
+            size += len(piece)
+    return size, digest.hexdigest()
 
 
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 
 
-class Replacement:
-    """A place beside the target that takes the target's name when it is kept, and is removed otherwise.
+@contextmanager
+def replacing(target: Path) -> Iterator[Path]:
+    """A place beside the target that takes the target's name at the end, and is removed after an error.
 
     Raises `Refused` if something is at the target that is not a whole bundle of the same form, and nothing else.
     """
-
-    def __init__(self, target: Path) -> None:
-        self._target = target
-
-    def __enter__(self) -> Self:
-        self._target.parent.mkdir(parents=True, exist_ok=True)
-        _refuse_foreign(self._target)
-        self._beside = Path(tempfile.mkdtemp(dir=self._target.parent, prefix=f".{self._target.name}."))
-        self.path = self._beside / "new"
-        if not is_zip(self._target):
-            self.path.mkdir()
-        return self
-
-    def packer(self) -> Packer:
-        """What writes into it."""
-        return ZipPacker(self.path) if is_zip(self._target) else FolderPacker(self.path)
-
-    def keep(self) -> None:
-        """Put it in the place of the target."""
-        _refuse_foreign(self._target)
-        if self.path.is_dir() and self._target.exists():
+    target.parent.mkdir(parents=True, exist_ok=True)
+    _refuse_foreign(target)
+    beside = Path(tempfile.mkdtemp(dir=target.parent, prefix=f".{target.name}."))
+    new, old = beside / "new", beside / "old"
+    try:
+        if not is_zip(target):
+            new.mkdir()
+        yield new
+        _refuse_foreign(target)
+        if new.is_dir() and target.exists():
             # No system call replaces a folder that is not empty: the old one goes aside first, and back on failure.
-            old = self._beside / "old"
-            os.rename(self._target, old)
+            os.rename(target, old)
             try:
-                os.rename(self.path, self._target)
+                os.rename(new, target)
             except BaseException:
-                os.rename(old, self._target)
+                os.rename(old, target)
                 raise
         else:
-            os.replace(self.path, self._target)
-        settle_folder(self._target.parent)
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        shutil.rmtree(self._beside, ignore_errors=True)
+            os.replace(new, target)
+        settle_folder(target.parent)
+    except OSError as error:
         # That of a full disk does not know which file it is about.
-        if isinstance(error, OSError) and error.errno in _FULL and error.filename is None:
-            error.filename = str(self._target)
+        if error.errno in _FULL and error.filename is None:
+            error.filename = str(target)
+        raise
+    finally:
+        shutil.rmtree(beside, ignore_errors=True)
 
 
 def _refuse_foreign(target: Path) -> None:
@@ -192,6 +153,6 @@ def _pieces(content: Content) -> Iterator[bytes | memoryview]:
             yield memoryview(piece).cast("B")
 
 
-def _flushed(file: BinaryIO) -> None:
+def _flush(file: BinaryIO) -> None:
     file.flush()
     os.fsync(file.fileno())

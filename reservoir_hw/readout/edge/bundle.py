@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
-from types import MappingProxyType, TracebackType
+from types import MappingProxyType
 from typing import Any, Self
 
 import numpy as np
@@ -18,7 +18,7 @@ from reservoir_hw.core.errors import ConfigurationError, NotOpen
 from reservoir_hw.readout.edge._archive import PIECE, Archive
 from reservoir_hw.readout.edge._graph_check import check_graph
 from reservoir_hw.readout.edge._weights import Extent, parse_header, views
-from reservoir_hw.readout.edge._writing import MANIFEST_LIMIT, Content, Replacement
+from reservoir_hw.readout.edge._writing import MANIFEST_LIMIT, Content, add, packing, replacing
 from reservoir_hw.readout.edge.manifest import (
     FORMAT,
     MANIFEST,
@@ -57,17 +57,15 @@ def write_bundle(path: str | os.PathLike[str], facts: Mapping[str, Any], files: 
     name = os.fspath(path)
     with about(name):
         check_names([*files, MANIFEST])
-    with about(name, reading=False), Replacement(target) as part:
-        with part.packer() as packer:
+    with about(name, reading=False), replacing(target) as new:
+        with packing(new) as opened:
             records = {}
             for file in sorted(files):
-                size, digest = packer.add(file, files[file])
+                size, digest = add(opened, file, files[file])
                 records[file] = FileRecord(bytes=size, sha256=digest)
-            text = manifest_text({"format": FORMAT, "version": VERSION, **facts, "files": records})
-            packer.add(MANIFEST, text)
-        with Bundle(part.path, name) as bundle:
+            add(opened, MANIFEST, manifest_text({"format": FORMAT, "version": VERSION, **facts, "files": records}))
+        with Bundle(new, name) as bundle:
             manifest = bundle.manifest
-        part.keep()
     return manifest
 
 
@@ -171,9 +169,7 @@ class Bundle:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
     def _check_open(self) -> None:

@@ -1,4 +1,4 @@
-"""What a model hands its parts to when it is exported (`models.stages`): segments beside devices, or one graph."""
+"""What a model hands its parts to when it is exported (`Stage`): segments beside devices, or one graph."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ class _Cutter(ABC):
             features = model.features_from(values["state_0"], values["tokens"])
             return {"outputs": model.readout(features), "next_state_0": features[:, -1]}
 
-        return Plan.whole(graph, reference, [carried_state(network, 0)], **about)
+        return Plan(graphs=[graph], references=[reference], carried=[carried_state(network, 0)], **about)
 
     def gates_around_matrices(self, recurrence: GatedRecurrence, candidate: MatrixCandidate, series: Series) -> Plan:
         """Gates without a device: one graph for sequences of any length."""
@@ -126,7 +126,6 @@ class Segments(_Cutter):
                 graph.give(_carry(carried, number + 1), passing)
         return Plan(
             **about,
-            weights=weights,
             graphs=list(graphs),
             references=[self._reference(layers, stages, number, about["input"].name) for number in range(len(stages))],
             reservoirs=reservoirs,
@@ -184,7 +183,7 @@ class Whole(_Cutter):
             return {"outputs": y, **found}
 
         states = [carried_state(network, number) for number, network in enumerate(self.networks)]
-        return Plan.whole(graph, reference, states, **about)
+        return Plan(graphs=[graph], references=[reference], carried=states, **about)
 
     def gates_around_device(
         self, recurrence: GatedRecurrence, layer: ReservoirLayer, series: Series, *, settable: bool

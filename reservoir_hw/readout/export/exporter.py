@@ -35,7 +35,7 @@ def export_model(
     model: Any,
     path: str | os.PathLike[str],
     *,
-    reservoirs: Sequence[Reservoir] | Reservoir | None = None,
+    reservoirs: Sequence[Reservoir] | Reservoir = (),
     precision: Precision = "fp32",
     recorded: Values | None = None,
     spread: np.ndarray | None = None,
@@ -47,6 +47,7 @@ def export_model(
     series: SeriesFormat | None = None,
     washout: int = 0,
     ranges: Ranges | None = None,
+    loss: Loss | None = None,
 ) -> Manifest:
     """Write a trained model as a bundle; returns its manifest.
 
@@ -54,18 +55,19 @@ def export_model(
     ----------
     model
         A linear readout (`RidgeReadout`, `RLSReadout`, `LMSReadout`), or a model that says where its reservoirs are
-        (`ReservoirLM` with any readout, `LAERC`, `SequenceClassifier`, or your own: docs/extending.md).
+        (`ReservoirLM` with any readout, `LAERC`, `SequenceClassifier`, or your own: docs/extending.md), or what was
+        cut already: the plan of `export_module` or `whole_plan`.
     path
         `NAME.rhw` is written as one file, any other name as a folder.
     reservoirs
-        The open device of a linear readout; models know theirs.
+        The open device of a linear readout, or those of a plan; models know theirs.
     precision
         "int8" quantises the weights of linear layers, and their inputs as they come.
     recorded
         What a device answered (`record_text`, `record_series`): the graphs are compared on it too. Where neither the
         device nor the training of a linear readout says how large states are, it does.
     spread
-        How much each output moves (outputs,), the yardstick of errors (`readout.edge.spread.spread_of`); where it is
+        How much each output moves (outputs,), the yardstick of errors (`edge.verification.spread_of`); where it is
         not given, what was recorded says it.
     probe
         Record the golden response of each device, for `EdgeRunner.verify_probe`. It drives them.
@@ -81,6 +83,8 @@ def export_model(
         How many answers from rest are not to be used.
     ranges
         What inputs and targets were in training, in the user's numbers.
+    loss
+        What int8 costs, where it was judged.
 
     Raises
     ------
@@ -89,47 +93,17 @@ def export_model(
     MissingExtra
         onnx or onnxruntime is not installed.
     """
-    plan = plan_of(model, _listed(reservoirs), precision, recorded=recorded, spread=spread)
-    return write_plan(
-        plan,
-        path,
-        devices=_devices(model, _listed(reservoirs)),
-        precision=precision,
-        recorded=recorded,
-        spread=spread,
-        probe=probe,
-        repetitions=getattr(model, "repetitions_", 1) if repetitions is None else repetitions,
-        tokenizer=tokenizer,
-        metrics=metrics,
-        facts=facts,
-        series=series,
-        washout=washout,
-        ranges=ranges,
-    )
-
-
-def write_plan(
-    plan: Plan,
-    path: str | os.PathLike[str],
-    *,
-    devices: Sequence[Reservoir] = (),
-    precision: Precision = "fp32",
-    recorded: Values | None = None,
-    spread: np.ndarray | None = None,
-    probe: bool = True,
-    repetitions: int = 1,
-    tokenizer: Tokenizer | None = None,
-    metrics: Metrics | None = None,
-    facts: Mapping[str, Any] | None = None,
-    series: SeriesFormat | None = None,
-    washout: int = 0,
-    ranges: Ranges | None = None,
-    loss: Loss | None = None,
-) -> Manifest:
-    """As `export_model`, for a model that was cut already; `devices` are those of the plan's reservoirs, if open."""
+    devices = [reservoirs] if isinstance(reservoirs, Reservoir) else list(reservoirs)
+    if isinstance(model, Plan):
+        plan = model
+    else:
+        plan = plan_of(model, devices, precision, recorded=recorded, spread=spread)
+        repetitions = getattr(model, "repetitions_", 1) if repetitions is None else repetitions
+        known = [layer.reservoir for layer in getattr(model, "reservoir_layers", [])]
+        devices = devices or list({id(device): device for device in known}.values())
     if tokenizer is not None and tokenizer.vocabulary != plan.vocabulary:
         raise ConfigurationError(f"the tokenizer has {tokenizer.vocabulary} tokens, the model {plan.vocabulary}")
-    repetitions = whole_number("repetitions", repetitions)
+    repetitions = whole_number("repetitions", 1 if repetitions is None else repetitions)
     _check_repetitions(plan, repetitions)
     record = {**provenance.collect({}), **(facts or {})}
     if precision == "int8" and not any(array.dtype == np.int8 for array in plan.weights.arrays.values()):
@@ -238,18 +212,6 @@ def _golden(
         # Not ascontiguousarray, which gives a scalar an axis.
         golden |= {f"segment_{number}/{name}": np.asarray(value, order="C") for name, value in given.items()}
     return golden
-
-
-def _devices(model: Any, given: Sequence[Reservoir]) -> list[Reservoir]:
-    """The devices of a model's reservoirs, each once."""
-    known = [layer.reservoir for layer in getattr(model, "reservoir_layers", [])]
-    return list(given) or list({id(reservoir): reservoir for reservoir in known}.values())
-
-
-def _listed(reservoirs: Sequence[Reservoir] | Reservoir | None) -> list[Reservoir]:
-    if reservoirs is None:
-        return []
-    return [reservoirs] if isinstance(reservoirs, Reservoir) else list(reservoirs)
 
 
 def _without_paths(record: Mapping[str, Any]) -> dict[str, Any]:

@@ -97,7 +97,6 @@ def around_device(
 
     return Plan(
         **described(series, recurrence.inputs),
-        weights=weights,
         graphs=[first, last],
         references=[before, after],
         reservoirs=[layer.spec],
@@ -165,7 +164,7 @@ def around_network(
         return {"outputs": series.compute(torch.stack(rows, 1)), NEXT: x, "next_state_0": torch.from_numpy(state)}
 
     reference = _advancing(model, recurrence, series) if settable else driven_reference
-    return Plan.whole(graph, reference, carried, **described(series, recurrence.inputs))
+    return Plan(graphs=[graph], references=[reference], carried=carried, **described(series, recurrence.inputs))
 
 
 def around_matrices(
@@ -208,7 +207,12 @@ def around_matrices(
     graph.give(Value(name=NEXT, shape=(nodes,)), following, ("batch",))
 
     reference = _advancing(model, recurrence, series)
-    return Plan.whole(graph, reference, [_carried_of(recurrence)], **described(series, recurrence.inputs))
+    return Plan(
+        graphs=[graph],
+        references=[reference],
+        carried=[_carried_of(recurrence)],
+        **described(series, recurrence.inputs),
+    )
 
 
 def _advancing(model: nn.Module, recurrence: GatedRecurrence, series: Series) -> Reference:

@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from reservoir_hw.core.errors import ConfigurationError
+from reservoir_hw.core.reservoir import Reservoir
 from reservoir_hw.core.spec import ReservoirSpec
 from reservoir_hw.readout.edge.manifest import Crossing, Value
 from reservoir_hw.readout.edge.verification import spread_of
 from reservoir_hw.readout.export.graph import Precision, Weights
 from reservoir_hw.readout.export.layers import LayerGraph
 from reservoir_hw.readout.export.plan import Plan, Values
+from reservoir_hw.readout.export.simulated_network import (
+    SimulatedNetwork,
+    carried_state,
+    check_networks,
+    emit_network,
+    simulated,
+)
 from reservoir_hw.readout.linear.linear_form import FeatureScale, LinearForm, loses_in_single, sizes_of
 
 
@@ -41,11 +50,38 @@ def plan_of_readout(
         input=inputs,
         output=linear.output,
         output_meaning="values",
-        weights=graph.weights,
         graphs=[graph],
         references=[lambda values: linear.reference(values["states_0"], values)],
         reservoirs=[reservoir],
         crossings=[Crossing(slot=0, after=0, drive="inputs", states="states_0")],
+    )
+
+
+def whole_plan_of_readout(
+    readout: Any, networks: Sequence[SimulatedNetwork], reservoir: Reservoir, precision: Precision
+) -> Plan:
+    """The same with the simulated network of its `reservoir` inside: one graph, with the states carried."""
+    check_networks(networks, [reservoir.spec])
+    (network,) = networks
+    linear = LinearPart(readout, reservoir.spec, precision)
+    inputs = Value(name="inputs", shape=(network.inputs,), dtype=network.dtype)
+    graph = LayerGraph(0, Weights(), precision)
+    u = graph.read(inputs)
+    states = emit_network(graph, u, network, "reservoir_0", 0)
+    linear.emit(graph, states, u if linear.form.inputs else None)
+
+    def reference(values: Values) -> Values:
+        states, last = simulated(reservoir, values["inputs"], values["state_0"])
+        return {**linear.reference(states, values), "next_state_0": last}
+
+    return Plan(
+        model=type(readout).__name__,
+        input=inputs,
+        output=linear.output,
+        output_meaning="values",
+        graphs=[graph],
+        references=[reference],
+        carried=[carried_state(network, 0)],
     )
 
 

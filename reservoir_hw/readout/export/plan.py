@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 
@@ -34,7 +34,6 @@ class Plan:
     input: Value
     output: Value
     output_meaning: Literal["values", "logits"]
-    weights: Weights
     graphs: list[Graph]
     references: list[Reference]
     reservoirs: list[ReservoirSpec] = field(default_factory=list)
@@ -43,19 +42,16 @@ class Plan:
     stepwise: bool = False
     whole_sequences: bool = False
     reads_last: bool = False
-    target: Literal["segments", "whole"] = "segments"
     vocabulary: int | None = None
     state_scale: FeatureScale | None = None
     """What states were like in training, where the device declares no range of them and the readout knows it."""
 
-    @classmethod
-    def whole(cls, graph: Graph, reference: Reference, carried: list[Carried], **described: Any) -> Plan:
-        """A model that is one graph and has no device; `described` are the fields that the kind of model decides."""
-        return cls(
-            **described,
-            weights=graph.weights,
-            graphs=[graph],
-            references=[reference],
-            carried=carried,
-            target="whole",
-        )
+    @property
+    def weights(self) -> Weights:
+        """Those of all graphs, in one file."""
+        return self.graphs[0].weights
+
+    @property
+    def target(self) -> Literal["segments", "whole"]:
+        """Graphs beside devices, or one graph that needs none."""
+        return "segments" if self.reservoirs else "whole"

@@ -13,8 +13,9 @@ from reservoir_hw.core.reservoir import Reservoir
 from reservoir_hw.core.spec import ReservoirSpec
 from reservoir_hw.readout.export.graph import Precision
 from reservoir_hw.readout.export.layers import refuse_changes
-from reservoir_hw.readout.export.linear_readout import plan_of_readout
+from reservoir_hw.readout.export.linear_readout import plan_of_readout, whole_plan_of_readout
 from reservoir_hw.readout.export.plan import Plan, Values
+from reservoir_hw.readout.export.simulated_network import SimulatedNetwork
 
 if TYPE_CHECKING:
     from reservoir_hw.readout.models.token_model import TokenModel
@@ -28,7 +29,7 @@ def plan_of(
     recorded: Values | None = None,
     spread: np.ndarray | None = None,
 ) -> Plan:
-    """A model cut at its reservoirs, as it says itself (`cut`, see `models.stages`), or a linear readout.
+    """A model cut at its reservoirs, as it says itself (`cut`, see `Stage`), or a linear readout.
 
     `reservoirs` is the open device of a linear readout, and `recorded` what the device answered (`record_series`),
     which may say how large the states are; `spread` (outputs,) is how much its outputs move. Raises
@@ -73,6 +74,49 @@ def plan_of_states(
     return export_module(
         readout.network, example, name="readout", reservoir=reservoir, input_connection=readout.input_connection
     )
+
+
+# ---- Models with the simulated network that they were trained on inside: one graph, no device.
+
+
+def whole_plan(
+    model: Any,
+    networks: Sequence[SimulatedNetwork] = (),
+    precision: Precision = "fp32",
+    *,
+    reservoir: Reservoir | None = None,
+) -> Plan:
+    """One graph from the model's input to its output, with the states of the networks carried.
+
+    `model` is a linear readout, or says itself how it is cut (`cut`, see `Stage`). `networks` are the
+    simulated reservoirs of the model's layers, in their order; an `EsnLM` and gates around matrices have none. A
+    linear readout knows no reservoir: it needs the `reservoir` that gave it its states, as the reference. With int8
+    the networks stay in their own precision.
+
+    The reference is the model itself driven by its simulated reservoirs, step by step from the carried states; those
+    must be open when the plan is certified. Rounding differs between the two by a few units in the last place (the
+    simulation has a tanh of its own). A network that forgets keeps that small for any length. A chaotic one, of a
+    spectral radius well above 1 and weakly driven, does not: there the two agree over the first steps, which
+    are certified, and drift apart within some hundred, as two simulations of it on different machines would.
+
+    Raises `ConfigurationError` for reservoirs other than an `esn` without non-idealities, and for networks that do
+    not fit them.
+    """
+    if hasattr(model, "cut"):
+        from reservoir_hw.readout.export.cutters import Whole
+
+        refuse_changes(model)
+        return model.cut(Whole(model, precision, networks))
+    if not hasattr(model, "linear_form"):
+        raise ConfigurationError(
+            f"a {type(model).__name__} cannot be exported with its reservoir inside: it is no linear readout, and "
+            "does not say where its reservoirs are (method cut, docs/extending.md)"
+        )
+    if reservoir is None:
+        raise ConfigurationError(
+            f"a {type(model).__name__} does not know its reservoir: whole_plan(readout, [network], reservoir=esn)"
+        )
+    return whole_plan_of_readout(model, networks, reservoir, precision)
 
 
 # ---- What crosses the reservoirs of a model while it reads something: the recorded side of a certificate.

@@ -115,12 +115,10 @@ def export_module(
         input=plan_input,
         output=output,
         output_meaning="values",
-        weights=graph.weights,
         graphs=[graph],
         references=[reference],
         reservoirs=[] if reservoir is None else [reservoir],
         crossings=[] if reservoir is None else [Crossing(slot=0, after=0, drive="inputs", states="states_0")],
-        target="whole" if reservoir is None else "segments",
         whole_sequences=mixes_positions(module, example),
     )
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, Self, TypeAlias
+from typing import Any, Self, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -130,7 +130,7 @@ def rounding_level(features: int, rows: int) -> float:
     return EPSILON * (features + float(np.sqrt(rows)))
 
 
-# ---- What the two solvers have in common: additive statistics of rows, filled in blocks in a single pass.
+# ---- Statistics of rows (1, x, y), features x and targets y as float64 relative to a shift, in a single pass.
 
 
 # Large enough for the matrix product to hide the cost of starting it and of adding its result.
@@ -142,50 +142,8 @@ TENSOR_BLOCK_ROWS = 512
 SHIFT_ROWS = 64
 
 
-class Statistics(Protocol):
-    """Sufficient statistics of rows (1, x, y): features x, targets y, both as float64 relative to a shift.
-
-    Rows may be tensors where a kind takes them; what it tells of them are numpy arrays.
-    """
-
-    rows: int
-
-    def add(self, block: Any) -> None:
-        """Take in rows (n, 1 + features + outputs), the first column of which is 1."""
-        ...
-
-    def merged(self, others: Sequence[Self]) -> Self:
-        """The statistics of these rows and those of `others` together."""
-        ...
-
-    @property
-    def mean(self) -> Array:
-        """(features + outputs,)."""
-        ...
-
-    @property
-    def variance(self) -> Array:
-        """Divided by the number of rows (not rows - 1): (features + outputs,)."""
-        ...
-
-    def spectrum(self, design: Design) -> Spectrum:
-        """The ridge problem of these rows under `design`, decomposed."""
-        ...
-
-    def direct(self, design: Design, alpha: float) -> tuple[Array, Callable[[], Spectrum]] | None:
-        """Weights (kept, outputs) without a decomposition, and what makes up for it; None if in doubt.
-
-        Given only if `Spectrum.condition` for this `alpha`, one number, surely is one the solver can handle.
-        """
-        ...
-
-    def squared_error(self, design: Design, weights: Array) -> Array:
-        """Summed squared residuals of these rows, (alphas, outputs), for weights (kept, alphas, outputs)."""
-        ...
-
-
 class Accumulator:
-    """Collects rows into blocks and adds each full block to the statistics of its fold.
+    """Collects rows into blocks and adds each full block to the statistics of its fold, which `empty` makes.
 
     Blocks are cut by the number of rows, not by the chunks they came in, so that chunking cannot change the
     result. Columns whose mean in the first block exceeds their spread are taken relative to it: a large offset of
@@ -195,7 +153,7 @@ class Accumulator:
     there.
     """
 
-    def __init__(self, empty: Callable[[int], Statistics], width: int, folds: int, device: str | None = None) -> None:
+    def __init__(self, empty: Callable[[int], Any], width: int, folds: int, device: str | None = None) -> None:
         self._shift: Any = None
         self._device = device
         self._shifted = False
@@ -240,7 +198,7 @@ class Accumulator:
         assert self._shift is not None
         return arrays.as_numpy(self._shift)[1:]
 
-    def statistics(self) -> list[Statistics]:
+    def statistics(self) -> list[Any]:
         """One per fold, complete up to the last row taken in."""
         for fold in range(len(self._statistics)):
             self._flush(fold)
@@ -287,21 +245,6 @@ def gcv_scores(spectrum: Spectrum, alphas: Array) -> Array:
     squared_error = unexplained + shrinkage**2 @ spectrum.explained[spectrum.resolved]
     freedom = free + shrinkage.sum(axis=1, keepdims=True)
     return spectrum.rows * squared_error / freedom**2
-
-
-def kfold_scores(parts: Sequence[Statistics], design_of: Callable[[Statistics], Design], alphas: Array) -> Array:
-    """Each fold predicted from the others; standardisation and bias come from the others as well.
-
-    The squared errors of all held-out rows are pooled (a longer fold counts for more).
-    """
-    squared_error = 0.0
-    for held_out, part in enumerate(parts):
-        first, *rest = (other for fold, other in enumerate(parts) if fold != held_out)
-        training = first.merged(rest)
-        design = design_of(training)
-        weights = training.spectrum(design).weights_for_each(alphas)
-        squared_error = squared_error + part.squared_error(design, weights)
-    return np.asarray(squared_error / sum(part.rows for part in parts))
 
 
 def choose_alpha(scores: Array, alphas: Array, *, per_output: bool) -> float | Array:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Self, cast
+from typing import Any, Self, cast
 
 import numpy as np
 
@@ -28,7 +28,7 @@ class IncrementalQR:
         self._factor = _triangle(np.vstack([self._factor, block]))
         self.rows += block.shape[0]
 
-    def merged(self, others: Sequence[Self]) -> Self:
+    def merged(self, others: Sequence[Any]) -> Self:
         """The factor of the factors."""
         result = type(self)(self._factor.shape[1] - 1)
         result._factor = _triangle(np.vstack([part._factor for part in (self, *others)]))

@@ -39,7 +39,7 @@ class NormalEquations:
         self.rows += block.shape[0]
         self._fetched = self._mean = None
 
-    def merged(self, others: Sequence[Self]) -> Self:
+    def merged(self, others: Sequence[Any]) -> Self:
         """Moments add up."""
         result = type(self)(self._sums.shape[0] - 1)
         for part in (self, *others):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal, Protocol, Self
+from typing import Annotated, Any, Literal, Self, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -41,22 +41,7 @@ class OnlineConfig(LinearConfig):
         return self.keep_learning
 
 
-class _Rule(Protocol):
-    """How weights (features, outputs) are updated."""
-
-    weights: Array
-    steps: int
-
-    def learn(self, rows: Array, targets: Array) -> Array:
-        """From (steps, lanes, features), (steps, lanes, outputs) to the answers before each step was learned."""
-        ...
-
-    def memory(self) -> dict[str, Array]:
-        """What it needs, beside weights and steps, to go on."""
-        ...
-
-    def remember(self, memory: Mapping[str, Array]) -> None:
-        """Go on from a `memory`; raises KeyError or ValueError where that does not fit."""
+_Rule: TypeAlias = LeastMeanSquares | RecursiveLeastSquares
 
 
 class OnlineReadout(LeastSquaresReadout):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, Any, Literal, Self, TypeAlias, cast
 
 import numpy as np
@@ -19,10 +19,8 @@ from reservoir_hw.readout.linear._decomposition import (
     Array,
     Design,
     Spectrum,
-    Statistics,
     choose_alpha,
     gcv_scores,
-    kfold_scores,
 )
 from reservoir_hw.readout.linear._incremental_qr import IncrementalQR
 from reservoir_hw.readout.linear._normal_equations import NormalEquations
@@ -37,7 +35,25 @@ log = logging.getLogger(__name__)
 Solver: TypeAlias = Literal["normal", "qr"]
 Search: TypeAlias = Literal["gcv", "kfold"]
 
-_SOLVERS: dict[str, Callable[[int], Statistics]] = {"normal": NormalEquations, "qr": IncrementalQR}
+Statistics: TypeAlias = NormalEquations | IncrementalQR
+"""Of rows: they add up, and give mean, variance and the problem decomposed (`spectrum`), or `direct`ly its weights."""
+
+_SOLVERS: dict[str, type[Statistics]] = {"normal": NormalEquations, "qr": IncrementalQR}
+
+
+def kfold_scores(parts: Sequence[Statistics], design_of: Callable[[Statistics], Design], alphas: Array) -> Array:
+    """Each fold predicted from the others; standardisation and bias come from the others as well.
+
+    The squared errors of all held-out rows are pooled (a longer fold counts for more).
+    """
+    squared_error = 0.0
+    for held_out, part in enumerate(parts):
+        first, *rest = (other for fold, other in enumerate(parts) if fold != held_out)
+        training = first.merged(rest)
+        design = design_of(training)
+        weights = training.spectrum(design).weights_for_each(alphas)
+        squared_error = squared_error + part.squared_error(design, weights)
+    return np.asarray(squared_error / sum(part.rows for part in parts))
 
 
 class RidgeConfig(LinearConfig):

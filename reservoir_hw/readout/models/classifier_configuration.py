@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Literal, Self
 import numpy as np
 from pydantic import Field, PositiveFloat, PositiveInt, ValidationError, model_validator
 
+from reservoir_hw.core.arrays import import_torch
 from reservoir_hw.core.channels import Channels
 from reservoir_hw.core.configuration import Config
-from reservoir_hw.core.errors import ConfigurationError, MissingExtra
+from reservoir_hw.core.errors import ConfigurationError
 from reservoir_hw.core.reservoir import Reservoir
 from reservoir_hw.core.reservoir_config import AnyReservoirConfig, ReservoirConfig
 from reservoir_hw.readout.configuration import GradientReadoutConfig
@@ -135,12 +136,7 @@ class ClassifierConfig(GradientReadoutConfig):
 
         Raises `MissingExtra` without torch.
         """
-        try:
-            import torch
-        except ImportError as error:
-            raise MissingExtra(
-                f"readout {self.kind} needs torch: pip install 'reservoir-hw[train]' ({error})"
-            ) from error
+        torch = import_torch(f"readout {self.kind}", "train")
         from reservoir_hw.readout.models.gated import SequenceClassifier
 
         with torch.random.fork_rng(devices=[]):

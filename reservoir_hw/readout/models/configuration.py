@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
 
+from reservoir_hw.core.arrays import import_torch
 from reservoir_hw.core.channels import Channels
 from reservoir_hw.core.configuration import Config
-from reservoir_hw.core.errors import ConfigurationError, MissingExtra
+from reservoir_hw.core.errors import ConfigurationError
 from reservoir_hw.core.reservoir import Reservoir
 from reservoir_hw.core.reservoir_config import ReservoirConfig
 from reservoir_hw.core.tokenizer import Corpus
@@ -94,7 +95,6 @@ class TokenModelConfig(GradientReadoutConfig):
     def check_gradient(self, reservoir: ReservoirConfig, vocabulary: int) -> None:
         """Raise `ConfigurationError` where no gradient can pass, as far as the configuration tells."""
 
-    @abstractmethod
     def build(
         self,
         vocabulary: int,
@@ -103,7 +103,24 @@ class TokenModelConfig(GradientReadoutConfig):
         *,
         context: int = 0,
     ) -> TokenModel:
-        """The model, untrained, around these open reservoirs. `context` are the tokens of a window."""
+        """The model, untrained, around these open reservoirs: one for all layers, or one for each.
+
+        Weights depend on `seed` alone. `context` are the tokens of a window, for a model that does not see all that
+        came before. Raises `MissingExtra` without torch.
+        """
+        torch = import_torch("a language model", "train")
+        layers = self._layers(reservoirs, twins)
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(self.seed)
+            return self._make(vocabulary, layers, context)
+
+    def _layers(self, reservoirs: Sequence[Reservoir], twins: Sequence[Reservoir]) -> list[ReservoirLayer]:
+        del reservoirs, twins
+        return []
+
+    @abstractmethod
+    def _make(self, vocabulary: int, layers: Sequence[ReservoirLayer], context: int) -> TokenModel:
+        """The model around these layers, `layers_of_reservoirs` of them."""
 
 
 class EsnLmConfig(TokenModelConfig):
@@ -141,17 +158,8 @@ class EsnLmConfig(TokenModelConfig):
         """ESN(nodes), or ESN+i(nodes) where W_in is trained."""
         return f"ESN{'+i' if self.train_input else ''}({self.nodes})"
 
-    def build(
-        self,
-        vocabulary: int,
-        reservoirs: Sequence[Reservoir] = (),
-        twins: Sequence[Reservoir] = (),
-        *,
-        context: int = 0,
-    ) -> TokenModel:
-        """The model, untrained; the frozen weights and those before the training depend on `seed`."""
-        del reservoirs, twins, context
-        _require_torch()
+    def _make(self, vocabulary: int, layers: Sequence[ReservoirLayer], context: int) -> TokenModel:
+        del layers, context
         from reservoir_hw.readout.models.esn_language_model import dense_esn_lm, sparse_esn_lm
 
         own = ("connections", "sparsity", "spectral_radius", "input_scaling", "leak", "rank", "dropout")
@@ -165,22 +173,9 @@ class ModelConfig(AroundReservoir, TokenModelConfig):
     """A language model around reservoirs."""
 
     @property
-    @abstractmethod
-    def harvests(self) -> bool:
-        """Whether nothing before the readout is trained, so that the states can be computed beforehand."""
-
-    @property
     def layers_of_reservoirs(self) -> int:
         """How many layers drive a reservoir: the same one, or each its own."""
         return 1
-
-    @abstractmethod
-    def inputs(self, vocabulary: int) -> int:
-        """Channels that a reservoir is driven with."""
-
-    @abstractmethod
-    def _make(self, vocabulary: int, layers: Sequence[ReservoirLayer]) -> TokenModel:
-        """The model around these layers, `layers_of_reservoirs` of them."""
 
     def reservoirs(self, reservoir: ReservoirConfig, vocabulary: int) -> list[ReservoirConfig]:
         """The reservoirs to open: one that all layers share, or one for each.
@@ -204,27 +199,10 @@ class ModelConfig(AroundReservoir, TokenModelConfig):
             for config in configs:
                 self.check_passes(what, config)
 
-    def build(
-        self,
-        vocabulary: int,
-        reservoirs: Sequence[Reservoir] = (),
-        twins: Sequence[Reservoir] = (),
-        *,
-        context: int = 0,
-    ) -> TokenModel:
-        """The model, untrained, around these open reservoirs: one for all layers, or one for each.
-
-        It sees all that came before: `context` means nothing to it. Weights depend on `seed` alone. Raises
-        `MissingExtra` without torch.
-        """
-        del context
-        torch = _require_torch()
+    def _layers(self, reservoirs: Sequence[Reservoir], twins: Sequence[Reservoir]) -> list[ReservoirLayer]:
         if len(reservoirs) == 1:
             reservoirs = list(reservoirs) * self.layers_of_reservoirs
-        layers = [self.layer(reservoir, twins[0] if twins else None) for reservoir in reservoirs]
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(self.seed)
-            return self._make(vocabulary, layers)
+        return [self.layer(reservoir, *twins) for reservoir in reservoirs]
 
 
 class OneHotConfig(Config):
@@ -307,7 +285,8 @@ class ReservoirModelConfig(ModelConfig):
     @abstractmethod
     def _readout(self, nodes: int, vocabulary: int) -> nn.Module: ...
 
-    def _make(self, vocabulary: int, layers: Sequence[ReservoirLayer]) -> TokenModel:
+    def _make(self, vocabulary: int, layers: Sequence[ReservoirLayer], context: int) -> TokenModel:
+        del context
         from reservoir_hw.readout.models.attention import NormalisedReadout
         from reservoir_hw.readout.models.language_model import ReservoirLM
 
@@ -391,11 +370,6 @@ class LaercConfig(ModelConfig):
         return f"laerc({self.layers}×{self.width})"
 
     @property
-    def harvests(self) -> bool:
-        """Its states change with every step of the training."""
-        return False
-
-    @property
     def layers_of_reservoirs(self) -> int:
         """`layers`."""
         return self.layers
@@ -410,16 +384,9 @@ class LaercConfig(ModelConfig):
         length = math.sqrt(self.width) if self.input_affine in (None, "none") and not self.passes_gradients else None
         return self.input_map.applied_to(Channels(self.inputs(vocabulary), length=length))
 
-    def _make(self, vocabulary: int, layers: Sequence[ReservoirLayer]) -> TokenModel:
+    def _make(self, vocabulary: int, layers: Sequence[ReservoirLayer], context: int) -> TokenModel:
+        del context
         from reservoir_hw.readout.models.laerc import LAERC
 
         own = ("alpha_res", "reservoir_hidden", "gate_hidden", "ffn_hidden", "input_affine")
         return LAERC(vocabulary, self.width, layers, **self.model_dump(include=set(own)))
-
-
-def _require_torch() -> Any:
-    try:
-        import torch
-    except ImportError as error:
-        raise MissingExtra(f"a language model needs torch: pip install 'reservoir-hw[train]' ({error})") from error
-    return torch

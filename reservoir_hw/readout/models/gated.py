@@ -46,7 +46,7 @@ class Candidate(nn.Module, ABC):
         """h(t), (batch, nodes), of one of the `drives` and r(t) ⊙ x(t - 1), (batch, nodes)."""
 
     def cut(self, cutter: Any, gates: GatedRecurrence, series: Series) -> Any:
-        """Say how gates around this candidate are exported (`models.stages`)."""
+        """Say how gates around this candidate are exported (`Stage`)."""
         raise ConfigurationError(
             f"gates around a candidate of type {type(self).__name__} cannot be exported: use DrivenCandidate, "
             "SettableCandidate, MatrixCandidate or TrainedCandidate"

@@ -66,7 +66,7 @@ class TokenModel(nn.Module, ABC):
         """
 
     def cut(self, cutter: Any) -> Any:
-        """Say how the model is exported: hand its parts to a method of the cutter (`models.stages`).
+        """Say how the model is exported: hand its parts to a method of the cutter (`Stage`).
 
         A model that can be exported writes it, and names in `exported_methods` what its export stands for.
         """

@@ -38,7 +38,7 @@ from reservoir_hw.readout.edge.bundle import Bundle
 from reservoir_hw.readout.edge.latency import Histogram
 from reservoir_hw.readout.edge.runner import EdgeRunner
 from reservoir_hw.readout.edge.verification import compare_probe, record_probe, spread_of
-from reservoir_hw.readout.export.exporter import export_model, write_plan
+from reservoir_hw.readout.export.exporter import export_model
 from reservoir_hw.readout.export.torch_module import export_module
 
 DEVICE: dict[str, Any] = {"kind": "esn", "nodes": 30, "inputs": 2, "seed": 1}
@@ -414,7 +414,7 @@ def test_a_module_that_mixes_steps_takes_whole_sequences(device: Reservoir, tmp_
             return x - x.mean(1, keepdim=True)
 
     plan = export_module(Smooth(), torch.randn(1, 4, 30), reservoir=device.spec)
-    write_plan(plan, tmp_path / "m.rhw", devices=[device])
+    export_model(plan, tmp_path / "m.rhw", reservoirs=device)
     u = drive(20)
     with EdgeRunner(tmp_path / "m.rhw", device) as runner:
         whole = runner.run(u)

@@ -29,9 +29,9 @@ from reservoir_hw.readout import (
 )
 from reservoir_hw.readout.edge.runner import EdgeRunner
 from reservoir_hw.readout.edge.verification import verify
-from reservoir_hw.readout.export.exporter import export_model, write_plan
+from reservoir_hw.readout.export.exporter import export_model
+from reservoir_hw.readout.export.segments import whole_plan
 from reservoir_hw.readout.export.simulated_network import SimulatedNetwork
-from reservoir_hw.readout.export.whole_model import whole_plan
 from reservoir_hw.readout.models.gated import TrainedCandidate
 
 INPUTS, NODES, CLASSES = 3, 12, 4
@@ -132,7 +132,7 @@ def test_ridge(stack: ExitStack, tmp_path: Path) -> None:
     u = np.random.default_rng(0).uniform(-1, 1, (1, 400, 2)).astype(np.float32)
     states = esn.run(u)
     readout = RidgeReadout(1e-4).fit(states, np.roll(u, 1, 1))
-    write_plan(whole_plan(readout, [network(esn)], reservoir=esn), tmp_path / "m.rhw")
+    export_model(whole_plan(readout, [network(esn)], reservoir=esn), tmp_path / "m.rhw")
     assert verify(tmp_path / "m.rhw").passed
     expected = readout.predict(states)
     with EdgeRunner(tmp_path / "m.rhw") as runner:
@@ -163,7 +163,7 @@ def test_laerc_and_its_text(stack: ExitStack, tmp_path: Path) -> None:
     with torch.no_grad():
         for parameter in model.parameters():
             parameter += 0.3 * torch.randn(parameter.shape)
-    write_plan(whole_plan(model, [network(esn) for esn in esns]), tmp_path / "m.rhw")
+    export_model(whole_plan(model, [network(esn) for esn in esns]), tmp_path / "m.rhw")
     tokens = np.random.default_rng(0).integers(0, 20, (3, 25))
     with torch.no_grad():
         expected = model(torch.from_numpy(tokens)).numpy()

@@ -15,7 +15,7 @@ from reservoir_hw.core.errors import ConfigurationError
 from reservoir_hw.readout import ReservoirLayer
 from reservoir_hw.readout.edge.manifest import Crossing
 from reservoir_hw.readout.export.certificate import SHAPES, certify
-from reservoir_hw.readout.export.exporter import built, write_plan
+from reservoir_hw.readout.export.exporter import built, export_model
 from reservoir_hw.readout.export.segments import plan_of
 from reservoir_hw.readout.models.gated import (
     Candidate,
@@ -113,7 +113,7 @@ def test_a_classifier_of_a_device_without_gates(stack: ExitStack) -> None:
 def test_what_goes_step_by_step_has_no_repetitions(stack: ExitStack, tmp_path: Path, kind: str) -> None:
     plan = plan_of(GatedRecurrence(candidate_of(kind, stack)))
     with pytest.raises(ConfigurationError, match="no sequence can be played 3 times and averaged"):
-        write_plan(plan, tmp_path / "model.rhw", repetitions=3, probe=False)
+        export_model(plan, tmp_path / "model.rhw", repetitions=3, probe=False)
     assert not list(tmp_path.iterdir())
 
 

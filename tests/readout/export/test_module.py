@@ -20,12 +20,11 @@ from reservoir_hw.readout.edge.manifest import Value
 from reservoir_hw.readout.edge.sessions import session_of
 from reservoir_hw.readout.export import torch_module as module_file
 from reservoir_hw.readout.export.certificate import certify
-from reservoir_hw.readout.export.exporter import built, write_plan
+from reservoir_hw.readout.export.exporter import built, export_model
 from reservoir_hw.readout.export.graph import Graph, Weights
-from reservoir_hw.readout.export.segments import plan_of
+from reservoir_hw.readout.export.segments import plan_of, whole_plan
 from reservoir_hw.readout.export.simulated_network import SimulatedNetwork
 from reservoir_hw.readout.export.torch_module import _lower, export_module
-from reservoir_hw.readout.export.whole_model import whole_plan
 
 pytestmark = pytest.mark.usefixtures("seeded")
 
@@ -222,7 +221,7 @@ def test_behind_a_reservoir(stack: ExitStack, tmp_path: Path) -> None:
         "inputs",
         "states_0",
     )
-    manifest = write_plan(plan, tmp_path / "own.rhw", devices=[esn])
+    manifest = export_model(plan, tmp_path / "own.rhw", reservoirs=esn)
     assert manifest.slots[0].nodes == FEATURES
     other = stack.enter_context(open_reservoir({"kind": "esn", "inputs": 3, "nodes": 9}))
     with pytest.raises(ConfigurationError, match="12 features of float32, the reservoir gives 9"):

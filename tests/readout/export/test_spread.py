@@ -21,7 +21,7 @@ from reservoir_hw.readout.edge.manifest import WEIGHTS, Certified, Loss
 from reservoir_hw.readout.edge.runner import EdgeRunner
 from reservoir_hw.readout.edge.verification import spread_of, verify
 from reservoir_hw.readout.export.certificate import certify
-from reservoir_hw.readout.export.exporter import built, export_model, write_plan
+from reservoir_hw.readout.export.exporter import built, export_model
 from reservoir_hw.readout.export.linear_readout import plan_of_readout
 from reservoir_hw.readout.export.plan import Plan
 from reservoir_hw.readout.export.segments import record_series
@@ -144,8 +144,8 @@ def test_zeroed_weights_of_one_output_are_found(
     for output in range(4):
         plan = plan_of_readout(readout, device.spec, precision, recorded=recorded)
         place = tmp_path / str(output)
-        write_plan(
-            plan, place, devices=[device], precision=precision, recorded=recorded, spread=spread, washout=100,
+        export_model(
+            plan, place, reservoirs=device, precision=precision, recorded=recorded, spread=spread, washout=100,
             loss=loss, probe=False,
         )  # fmt: skip
         assert verify(place).passed
@@ -154,8 +154,8 @@ def test_zeroed_weights_of_one_output_are_found(
         assert not found.passed
         assert (found.segments[0].worst.value, found.segments[0].worst.channel) == ("outputs", output)
     moved = tmp_path / "moved"
-    write_plan(
-        plan_of_readout(readout, device.spec, precision, recorded=recorded), moved, devices=[device],
+    export_model(
+        plan_of_readout(readout, device.spec, precision, recorded=recorded), moved, reservoirs=device,
         precision=precision, recorded=recorded, spread=spread, washout=100, loss=loss, probe=False,
     )  # fmt: skip
     forge(moved, "bias", lambda bias: bias + 10 * spread)

@@ -31,8 +31,8 @@ from reservoir_hw.readout import (
 from reservoir_hw.readout.export.certificate import SHAPES, certify
 from reservoir_hw.readout.export.exporter import built
 from reservoir_hw.readout.export.plan import Plan
+from reservoir_hw.readout.export.segments import whole_plan
 from reservoir_hw.readout.export.simulated_network import SimulatedNetwork
-from reservoir_hw.readout.export.whole_model import whole_plan
 from reservoir_hw.readout.models.attention import NormalisedReadout
 from reservoir_hw.readout.models.gated import (
     DrivenCandidate,

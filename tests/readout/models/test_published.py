@@ -7,14 +7,13 @@ from typing import Any
 
 import pytest
 import torch
+from published_weights import load_published, published_reservoirs
 from torch import Tensor, nn
 
 from reservoir_hw import open_reservoir
-from reservoir_hw.core.errors import ConfigurationError
 from reservoir_hw.readout import AttentionReadout, LinearReadout, ReservoirLayer, ReservoirLM, random_embedding
 from reservoir_hw.readout.baselines import CharTransformer
 from reservoir_hw.readout.models.attention import NormalisedReadout
-from reservoir_hw.readout.models.published import load_published, published_reservoirs
 
 V, E, N, H, T = 11, 4, 7, 3, 9
 
@@ -78,9 +77,6 @@ def test_a_published_reservoir_computer(
         model = ReservoirLM(embedding, ReservoirLayer(reservoir), NormalisedReadout(N, V, readout)).double()
         load_published(model, state)
         torch.testing.assert_close(model(tokens)[:, -1], published(state, tokens), rtol=0, atol=1e-12)
-        bare = ReservoirLM(embedding, ReservoirLayer(reservoir), readout)
-        with pytest.raises(ConfigurationError, match=r"without a place here .*extractor\.norm.*NormalisedReadout"):
-            load_published(bare, state)
 
 
 class PublishedTransformer(nn.Module):
@@ -105,9 +101,3 @@ def test_a_published_transformer() -> None:
     with torch.no_grad():
         encoded = theirs.transformer(theirs.embed(tokens) + ours.positions)
         torch.testing.assert_close(ours(tokens)[:, -1], theirs.fc(encoded[:, -1]), rtol=0, atol=1e-12)
-    with pytest.raises(ConfigurationError, match=r"missing there transformer\.layers\.2\..*CharTransformer\("):
-        load_published(CharTransformer(V, embedding=E, hidden=8, heads=2, layers=3), state)
-    with pytest.raises(ConfigurationError, match="of none of the published models"):
-        load_published(ours, {"weight": torch.zeros(2)})
-    with pytest.raises(ConfigurationError, match="it has no reservoir"):
-        published_reservoirs(state)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from reservoir_hw.backends.replay import recorded_spec
+from reservoir_hw.backends.simulated.memory import in_units
 from reservoir_hw.core.errors import ConfigurationError, MissingExtra
 from reservoir_hw.core.figure_style import colours, new_figure, plain, whole_numbers
 from reservoir_hw.core.spec import ReservoirSpec
@@ -85,7 +86,7 @@ def table(about: Mapping[str, Any]) -> Table:
             _written_of(d),
             f"{d['chunk'][0]} × {d['chunk'][1]:,}",
             d["dtype"],
-            _size(d["bytes"]),
+            in_units(d["bytes"]),
             _seconds(d["duration_s"]),
             _seconds(d["driven_s"]),
             _rate(d),
@@ -178,14 +179,6 @@ def _channels(count: int, names: list[str], unit: str) -> str:
         f", ... {names[-1]}" if len(names) > 5 else ", " + names[4] if len(names) == 5 else ""
     )
     return f"{count:,}{f' ({shown})' if names else ''}{f', unit {unit}' if unit != '1' else ''}"
-
-
-def _size(number: float) -> str:
-    for unit in ("B", "kB", "MB", "GB"):
-        if number < 1000:
-            return f"{number:.3g} {unit}"
-        number /= 1000
-    return f"{number:.3g} TB"
 
 
 def _seconds(seconds: float | None) -> str:

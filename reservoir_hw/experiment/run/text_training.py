@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
-from reservoir_hw.core.tokenizer import Corpus, Documents, joined
+from reservoir_hw.core.tokenizer import Corpus, joined
 from reservoir_hw.experiment.configuration.experiment import SampleConfig
 from reservoir_hw.experiment.configuration.gradient import GradientConfig
 from reservoir_hw.experiment.run.text_plan import held_out_of, prompt_of, shards_for, windows_in
@@ -45,7 +45,7 @@ def train_on_harvested_states(
     What happened, what was driven, in words, and how long that took: seconds; None if an earlier process began it.
     `note` is called at every row of the log.
     """
-    from reservoir_hw.readout.training.on_states import train_on_states
+    from reservoir_hw.readout.training.on_examples import train
     from reservoir_hw.readout.training.shards import HarvestedShards
 
     options = gradient.options
@@ -72,7 +72,7 @@ def train_on_harvested_states(
     drive = shards.estimate()
     run.say(f"{drive}; driving")
     spec = layer.reservoir.spec
-    begun = _begun(run)
+    begun = _has_checkpoint(run)
     if begun and not gradient.keep_states and not (spec.deterministic or spec.identity.simulated):
         log.warning(
             "the states are driven again, and have other noise than before the training was interrupted "
@@ -87,7 +87,7 @@ def train_on_harvested_states(
             for one in filter(None, (shards, validation)) if run.processes.is_first else ():
                 one.harvest()
             run.processes.gathered(None)
-        result = train_on_states(
+        result = train(
             model.readout,
             shards,
             validation,
@@ -96,7 +96,7 @@ def train_on_harvested_states(
             progress=told(run, note),
         )
         # The test sees the noise that follows, also if all states were there already.
-        shards.take_up_noise()
+        shards.restore_noise()
     return result, str(drive), None if begun else driving.seconds
 
 
@@ -104,12 +104,12 @@ def train_on_tokens(
     model: TokenModel, gradient: GradientConfig, task: Tokens, run: PointRun, note: Callable[[], None]
 ) -> tuple[TrainingResult, str, float | None]:
     """Train the model, whose reservoirs are driven in every step; returns what `train_on_harvested_states` does."""
-    from reservoir_hw.readout.training.on_states import train
-    from reservoir_hw.readout.training.windows import estimate_training
+    from reservoir_hw.readout.training.estimate import estimate_training
+    from reservoir_hw.readout.training.on_examples import train
 
     options = gradient.options
     held_out = held_out_of(task, options)
-    driving, begun = _Driving(), _begun(run)
+    driving, begun = _Driving(), _has_checkpoint(run)
     drives, results = [], []
     with _observed(model, driving):
         for name, tokens in cast(TokenModelConfig, run.point.config.readout).lessons(run.task).items():
@@ -121,7 +121,7 @@ def train_on_tokens(
     return result, "; then ".join(drives), None if begun else driving.seconds
 
 
-def _begun(run: PointRun) -> bool:
+def _has_checkpoint(run: PointRun) -> bool:
     return any(run.files.training.rglob("checkpoint.safetensors"))
 
 
@@ -204,19 +204,12 @@ def batches(
     model: TokenModel, corpus: Corpus, options: TrainingOptions, device: torch.device
 ) -> Iterator[Sequence[Tensor]]:
     """Tokens and targets of all windows or documents."""
-    from reservoir_hw.readout.training.windows import Windows, evaluation_rows, evaluation_rows_of
+    from reservoir_hw.readout.training.examples import of_corpus
 
-    name = "the test part of the text"
-    if isinstance(corpus, Documents):
-        rows, count = evaluation_rows_of(corpus, model.vocabulary, name), len(corpus)
-    else:
-        windows = Windows(
-            corpus, options.context, stride=options.stride, vocabulary=model.vocabulary, predict=options.predict,
-            name=name,
-        )  # fmt: skip
-        rows, count = evaluation_rows(windows), len(windows)
-    for first in range(0, count, options.batch):
-        yield rows.get(first, min(first + options.batch, count), device)
+    examples = of_corpus(corpus, options, vocabulary=model.vocabulary, name="the test part of the text")
+    chosen = examples.evaluated(None)
+    for first in range(0, len(chosen), options.batch):
+        yield examples.items(chosen[first : first + options.batch], device)
 
 
 def scored(model: TokenModel, features: Tensor, targets: Tensor) -> tuple[float, int]:

@@ -25,11 +25,12 @@ from reservoir_hw.core.locks import HostLock
 from reservoir_hw.core.provenance import first_change, plain
 from reservoir_hw.core.store import Region, StateStore
 from reservoir_hw.readout.models.token_model import evaluating
+from reservoir_hw.readout.training.estimate import DriveEstimate, estimate_harvest
+from reservoir_hw.readout.training.examples import Windows, counted_targets, digest_of
 from reservoir_hw.readout.training.identity import reservoirs_of, upstream_constants
 from reservoir_hw.readout.training.noise import NoiseOf
 from reservoir_hw.readout.training.optimizer import weights_of
 from reservoir_hw.readout.training.options import TrainingOptions
-from reservoir_hw.readout.training.windows import DriveEstimate, Windows, digest_of, estimate_harvest
 
 # Bytes of states in one chunk of a store.
 _CHUNK_BYTES = 1 << 26
@@ -53,12 +54,6 @@ class Shard:
             )
         if 0 not in self.targets.shape and not counted_targets(self.targets):
             raise ConfigurationError("a shard needs targets to learn from: none of these counts (-1, or NaN)")
-
-
-def counted_targets(targets: Any) -> int:
-    """How many steps have a target that counts."""
-    counted = targets >= 0 if targets.ndim == 2 else ~(targets != targets).any(-1)
-    return int(counted.sum())
 
 
 class Shards(Protocol):
@@ -112,8 +107,8 @@ class HarvestedShards:
     """The features that `model` makes of a corpus, in shards; a shard is driven when it is asked for.
 
     The corpus is cut into sequences, each driven from rest. By default a sequence is a window of the options, so
-    that `train_on_states` does what `train` would with `windows: consecutive`. Longer ones take fewer resets, and
-    nodes remember across windows: right for a device that runs by itself.
+    that `train` on the shards does what it would on the corpus with `windows: consecutive`. Longer ones take fewer
+    resets, and nodes remember across windows: right for a device that runs by itself.
 
     Parameters
     ----------
@@ -192,7 +187,7 @@ class HarvestedShards:
         self._sequences = [range(*pair) for pair in itertools.pairwise(bounds)]
         self._path = None if folder is None else Path(folder)
         self._corpus_digest: str | None = None
-        self._noise_taken_up = False
+        self._noise_restored = False
 
     # ---- what it holds
 
@@ -265,7 +260,7 @@ class HarvestedShards:
         # A readout in training may be elsewhere.
         device = next((tensor.device for tensor in _upstream(model).values()), torch.device("cpu"))
         for group in self._groups(number)[first_group:]:
-            tokens, _ = self._windows.consecutive(np.asarray(group))
+            tokens, _ = self._windows.read(np.asarray(group))
             with evaluating(model):
                 states = model.features(torch.from_numpy(tokens).to(device))
             if self._kept_steps < states.shape[1]:
@@ -283,7 +278,7 @@ class HarvestedShards:
         return states
 
     def _targets(self, number: int) -> np.ndarray:
-        _, targets = self._windows.consecutive(np.asarray(self._sequences[number]))
+        _, targets = self._windows.read(np.asarray(self._sequences[number]))
         targets = targets[:, -self._kept_steps :]
         targets[:, : max(0, self._washout - (self._windows.context - self._kept_steps))] = -1
         return targets
@@ -293,21 +288,21 @@ class HarvestedShards:
     def _stored(self, number: int) -> Tensor:
         if not StateStore.exists(self._store_path) or self._opened().committed < self._places(number + 1):
             self._fill(number + 1, None)
-        elif not self._noise_taken_up:
-            self._take_up_noise(self._opened())
+        elif not self._noise_restored:
+            self._restore_noise(self._opened())
         dataset = self._opened().dataset(f"shard{number}")
         return torch.from_numpy(dataset.read_states(Region(slice(0, dataset.sequences), 0, dataset.steps)))
 
-    def take_up_noise(self) -> None:
+    def restore_noise(self) -> None:
         """Bring the noise of a simulated device to where it was when the states were kept."""
         if self._path is not None and StateStore.exists(self._path):
-            self._take_up_noise(self._opened())
+            self._restore_noise(self._opened())
 
-    def _take_up_noise(self, store: StateStore) -> None:
+    def _restore_noise(self, store: StateStore) -> None:
         reservoirs, snapshot = reservoirs_of(self._model), store.snapshot()
         if snapshot is not None and len(reservoirs) == 1 and reservoirs[0].spec.snapshot:
             reservoirs[0].restore(snapshot)
-        self._noise_taken_up = True
+        self._noise_restored = True
 
     def _places(self, shards: int) -> int:
         """What the store counts: the groups of the first shards."""
@@ -339,7 +334,7 @@ class HarvestedShards:
             done = 0 if store is None else store.committed
             if store is not None:
                 store.remove_leftovers()
-                self._take_up_noise(store)
+                self._restore_noise(store)
             place = 0
             for number in range(shards):
                 groups = len(self._groups(number))
@@ -351,7 +346,7 @@ class HarvestedShards:
                     self._write(store, number, first, tokens, states.numpy())
                     first, place = first + len(tokens), place + 1
                     store.commit(place, snapshot=_noise_of(reservoirs))
-                    self._noise_taken_up = True
+                    self._noise_restored = True
                     if on_steps is not None:
                         on_steps(tokens.size)
             if store is not None and shards == len(self):

@@ -36,7 +36,6 @@ from reservoir_hw.readout.training import (
     load_weights,
     save_weights,
     train,
-    train_on_states,
 )
 
 TRAIN, VALID = text(3000), text(500, "valid")
@@ -107,7 +106,7 @@ def on_harvested(
         kept = None if folder is None or noise else folder.parent / "states"
         data = HarvestedShards(model, TRAIN, options=given, shards=shards, folder=kept)
         held_out = HarvestedShards(model, valid, options=given, shards=1)
-        result = train_on_states(model.readout, data, held_out, options=given, folder=folder, progress=progress)
+        result = train(model.readout, data, held_out, options=given, folder=folder, progress=progress)
         # What follows, such as a test, has the noise that follows.
         device.reset()
         model.register_buffer("after", torch.from_numpy(np.asarray(device.run(np.zeros((1, 5, 4))))))
@@ -139,7 +138,7 @@ def drawn_shards() -> list[Shard]:
 def on_shards(folder: Path | None, progress: Any = None, data: Any = None, valid: Any = None) -> Trained:
     model, given = LinearReadout(3, 2), epochs(epochs=None, steps=5)
     data, valid = data or drawn_shards(), valid or drawn_shards()
-    return model, train_on_states(model, data, valid, options=given, folder=folder, progress=progress)
+    return model, train(model, data, valid, options=given, folder=folder, progress=progress)
 
 
 TRAININGS: dict[str, tuple[Callable[..., Trained], int]] = {

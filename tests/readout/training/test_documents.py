@@ -9,7 +9,7 @@ import torch
 from reservoir_hw.core.tokenizer import Documents
 from reservoir_hw.readout.baselines.recurrent import RecurrentLM
 from reservoir_hw.readout.training import TrainingOptions, train
-from reservoir_hw.readout.training.windows import DocumentRows, by_length
+from reservoir_hw.readout.training.examples import Rows, WholeDocuments, by_length
 
 VOCABULARY = 7
 

@@ -29,12 +29,10 @@ from reservoir_hw.readout.training import (
     HarvestedShards,
     Shard,
     train,
-    train_on_states,
 )
 from reservoir_hw.readout.training.folder import TrainingFolder
 from reservoir_hw.readout.training.noise import repeats_noise
-from reservoir_hw.readout.training.on_states import _ShardRows
-from reservoir_hw.readout.training.shards import GivenShards
+from reservoir_hw.readout.training.stored_states import StoredStates
 
 TRAIN, VALID = text(3000), text(500, "valid")
 CPU = torch.device("cpu")
@@ -54,7 +52,7 @@ def test_one_shard_is_training_with_the_states_computed_once(reservoir: Esn, att
     driven = reservoir.counters.steps
     shards = HarvestedShards(once, TRAIN, options=chosen, shards=1)
     held_out = HarvestedShards(once, VALID, options=chosen, shards=1)
-    result = train_on_states(once.readout, shards, held_out, options=chosen)
+    result = train(once.readout, shards, held_out, options=chosen)
     np.testing.assert_allclose(result.losses, expected.losses, rtol=0, atol=1e-12)
     np.testing.assert_allclose(result.validation_losses, expected.validation_losses, rtol=0, atol=1e-12)
     torch.testing.assert_close(once.state_dict(), each.state_dict(), rtol=0, atol=1e-10)
@@ -70,7 +68,7 @@ def test_last_target_alone(reservoir: Esn) -> None:
     shards = HarvestedShards(once, corpus, options=chosen, shards=1)
     assert shards.shape(0) == (595, 1)
     assert shards[0].states.shape == (595, 1, NODES)
-    result = train_on_states(once.readout, shards, options=chosen)
+    result = train(once.readout, shards, options=chosen)
     np.testing.assert_allclose(result.losses, expected.losses, rtol=0, atol=1e-12)
 
 
@@ -146,7 +144,7 @@ def test_long_sequences_and_washout(reservoir: Esn) -> None:
     with torch.no_grad():
         whole = model.features(torch.from_numpy(TRAIN[160:320].astype(np.int64))[None])
     torch.testing.assert_close(shard.states[1:2], whole, rtol=0, atol=1e-12)
-    assert train_on_states(model.readout, shards, options=epochs()).losses[-1] < 2.4
+    assert train(model.readout, shards, options=epochs()).losses[-1] < 2.4
 
 
 def test_state_that_is_not_finite() -> None:
@@ -154,7 +152,7 @@ def test_state_that_is_not_finite() -> None:
     states[2, 5, 1] = np.nan
     shards = [Shard(states, np.zeros((4, 8), np.int64))]
     with pytest.raises(InputRangeError, match=r"step 0: features at \(\d, \d, 1\) are nan"):
-        train_on_states(LinearReadout(3, 2), shards, options=epochs(context=8, batch=4))
+        train(LinearReadout(3, 2), shards, options=epochs(context=8, batch=4))
 
 
 def test_store_is_filled_once_and_read_ever_after(reservoir: Esn, tmp_path: Path) -> None:
@@ -236,7 +234,7 @@ def test_any_backend(reservoir: Esn) -> None:
         weights = []
         for device in (reservoir, remote):
             model = language_model(device)
-            beforehand = train_on_states(
+            beforehand = train(
                 model.readout, HarvestedShards(model, TRAIN, options=chosen, shards=2), options=chosen
             )
             each_step = train(language_model(device), TRAIN, options=options())

@@ -17,9 +17,9 @@ from training_models import epochs, language_model, network
 
 from reservoir_hw.core.errors import ConfigurationError, InputRangeError, ShapeError
 from reservoir_hw.readout import LAERC, LinearReadout, ReservoirLayer, dense_esn_lm
-from reservoir_hw.readout.training import HarvestedShards, Shard, TrainingOptions, train, train_on_states
+from reservoir_hw.readout.training import HarvestedShards, Shard, TrainingOptions, train
 from reservoir_hw.readout.training.optimizer import parameter_groups
-from reservoir_hw.readout.training.windows import Windows
+from reservoir_hw.readout.training.examples import Windows
 
 TRAIN, VALID = text(3000), text(500, "valid")
 # What belongs to AdamW and its schedule is left out.
@@ -76,7 +76,7 @@ def full(*shape: int, target: int = 0) -> Shard:
 
 def on_states(shards: Any, *valid: Any, features: int = 4, **keys: Any) -> Any:
     given = {"steps": 2, "accelerator": "cpu", **keys}
-    return train_on_states(LinearReadout(features, 3), shards, *valid, options=TrainingOptions(**given))
+    return train(LinearReadout(features, 3), shards, *valid, options=TrainingOptions(**given))
 
 
 def laerc(device: Any) -> LAERC:

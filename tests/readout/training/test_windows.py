@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from reservoir_hw.readout.training import TrainingOptions
-from reservoir_hw.readout.training.windows import (
+from reservoir_hw.readout.training.examples import (
     Windows,
     digest_of,
     drawn,

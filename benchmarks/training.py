@@ -48,8 +48,8 @@ from reservoir_hw.core.seeds import generator
 from reservoir_hw.networks.language_weights import reservoir_configurations
 from reservoir_hw.readout import LAERC, AttentionReadout, LinearReadout, ReservoirLayer, ReservoirLM, random_embedding
 from reservoir_hw.readout.training import HarvestedShards, TrainingOptions, train
-from reservoir_hw.readout.training.optimizer import make_optimizer
 from reservoir_hw.readout.training.examples import shuffled
+from reservoir_hw.readout.training.optimizer import make_optimizer
 
 VOCABULARY, WIDTH = 59, 16
 # Of the losses in nats, after hundreds of steps in float32.

@@ -28,8 +28,10 @@ from reservoir_hw.readout import (
 from reservoir_hw.readout.training import (
     HarvestedShards,
     Shard,
+    TrainingOptions,
     train,
 )
+from reservoir_hw.readout.training.examples import Rows
 from reservoir_hw.readout.training.folder import TrainingFolder
 from reservoir_hw.readout.training.noise import repeats_noise
 from reservoir_hw.readout.training.stored_states import StoredStates
@@ -82,13 +84,19 @@ def numbered(shapes: list[tuple[int, int]]) -> list[Shard]:
     return made
 
 
+def rows_of(shapes: list[tuple[int, int]], chosen: TrainingOptions) -> Rows:
+    examples = StoredStates(numbered(shapes), chosen.context, learned=True)
+    return Rows(examples, examples.order(chosen))
+
+
 def test_epochs_on_a_shard_before_the_next() -> None:
     # Köster & Uchida 2026, section III.A. 3 sequences of 4 windows; 2 steps at the end do not fill one.
     chosen = epochs(context=4, batch=6, epochs=4, shard_epochs=2)
-    rows = _ShardRows(GivenShards(numbered([(3, 18), (3, 18)])), chosen)
-    assert rows.steps == 2 * (4 + 4)
+    rows = rows_of([(3, 18), (3, 18)], chosen)
+    steps = rows.examples.steps(chosen)
+    assert steps == 2 * (4 + 4)
     visits = []
-    for step in range(rows.steps):
+    for step in range(steps):
         states, _ = rows.get(step * 6, (step + 1) * 6, CPU)
         assert states.shape == (6, 4, 3)
         shard = set(states[..., 0].flatten().tolist())
@@ -101,16 +109,16 @@ def test_epochs_on_a_shard_before_the_next() -> None:
         assert seen == {(float(s), float(t)): 2 for s in range(3) for t in (0, 4, 8, 12)}
     assert visits[0][1] != visits[8][1]
     # As several processes would ask, or one that goes on.
-    again = _ShardRows(GivenShards(numbered([(3, 18), (3, 18)])), chosen)
+    again = rows_of([(3, 18), (3, 18)], chosen)
     states, _ = again.get(9 * 6 + 2, 9 * 6 + 5, CPU)
     assert [tuple(place) for place in states[:, 0, 1:].tolist()] == visits[9][1][2:5]
 
 
 def test_shards_of_different_size_and_steps_that_are_filled_up() -> None:
     chosen = epochs(context=4, batch=5, epochs=1, shard_epochs=1)
-    rows = _ShardRows(GivenShards(numbered([(3, 8), (1, 3), (2, 4)])), chosen)
+    rows = rows_of([(3, 8), (1, 3), (2, 4)], chosen)
     # 6, 1 and 2 windows: 2, 1 and 1 steps. A sequence that is shorter than a window is one.
-    assert rows.steps == 4
+    assert rows.examples.steps(chosen) == 4
     seen = [rows.get(step * 5, (step + 1) * 5, CPU)[0] for step in range(4)]
     assert [int(states[0, 0, 0]) for states in seen] == [0, 0, 1, 2]
     assert seen[2].shape == (5, 3, 3)
@@ -234,9 +242,7 @@ def test_any_backend(reservoir: Esn) -> None:
         weights = []
         for device in (reservoir, remote):
             model = language_model(device)
-            beforehand = train(
-                model.readout, HarvestedShards(model, TRAIN, options=chosen, shards=2), options=chosen
-            )
+            beforehand = train(model.readout, HarvestedShards(model, TRAIN, options=chosen, shards=2), options=chosen)
             each_step = train(language_model(device), TRAIN, options=options())
             weights.append((digest(model), beforehand.losses.tolist(), each_step.losses.tolist()))
     assert weights[0] == weights[1]

@@ -124,6 +124,7 @@ class _Training:
         self._work, self._options, self._folder = work, options, folder
         self._progress, self._hooks, self._processes = progress, hooks, processes
         self._rows = Rows(work.examples, work.examples.order(options))
+        self._judged = np.empty(0) if work.held_out is None else work.held_out.evaluated(options.evaluation_windows)
         self._plain_optimizer = make_optimizer(work.objective, options, hooks.optimizer)
         self._module, self._optimizer = processes.wrapped(work.objective, self._plain_optimizer)
         self._parameters = [p for p in work.objective.parameters() if p.requires_grad]
@@ -298,12 +299,11 @@ class _Training:
     @torch.no_grad()
     def _evaluate(self, held_out: Examples) -> float:
         """The mean loss over the evaluated targets of all processes."""
-        objective, processes, batch = self._work.objective, self._processes, self._options.batch
+        objective, processes, chosen = self._work.objective, self._processes, self._judged
         total = torch.zeros(2, dtype=torch.float64, device=processes.device)
-        chosen = held_out.evaluated(self._options.evaluation_windows)
         with evaluating(objective):
-            for first in range(0, len(chosen), batch):
-                share = slice(*processes.share(first, min(first + batch, len(chosen))))
+            for first in range(0, len(chosen), self._options.batch):
+                share = slice(*processes.share(first, min(first + self._options.batch, len(chosen))))
                 tensors = held_out.items(chosen[share], processes.device)
                 counted = held_out.counted(tensors)
                 if counted:

@@ -187,7 +187,7 @@ class HarvestedShards:
         self._sequences = [range(*pair) for pair in itertools.pairwise(bounds)]
         self._path = None if folder is None else Path(folder)
         self._corpus_digest: str | None = None
-        self._noise_restored = False
+        self._noise, self._noise_restored = NoiseOf(reservoirs_of(model)), False
 
     # ---- what it holds
 
@@ -231,7 +231,7 @@ class HarvestedShards:
     @property
     def noise(self) -> NoiseOf | None:
         """The noise of the devices that are driven when a shard is asked for; None where the states are kept."""
-        return None if self._path is not None else NoiseOf(reservoirs_of(self._model))
+        return None if self._path is not None else self._noise
 
     def estimate(self) -> DriveEstimate:
         """What it takes to drive all shards once."""
@@ -299,9 +299,7 @@ class HarvestedShards:
             self._restore_noise(self._opened())
 
     def _restore_noise(self, store: StateStore) -> None:
-        reservoirs, snapshot = reservoirs_of(self._model), store.snapshot()
-        if snapshot is not None and len(reservoirs) == 1 and reservoirs[0].spec.snapshot:
-            reservoirs[0].restore(snapshot)
+        self._noise.restore(store.snapshot() or {})
         self._noise_restored = True
 
     def _places(self, shards: int) -> int:
@@ -330,7 +328,6 @@ class HarvestedShards:
         """Drive what is missing of the first shards."""
         with _filling(self._store_path):
             store = self._opened(writable=True) if StateStore.exists(self._store_path) else None
-            reservoirs = reservoirs_of(self._model)
             done = 0 if store is None else store.committed
             if store is not None:
                 store.remove_leftovers()
@@ -345,7 +342,7 @@ class HarvestedShards:
                     store = store or self._created(states)
                     self._write(store, number, first, tokens, states.numpy())
                     first, place = first + len(tokens), place + 1
-                    store.commit(place, snapshot=_noise_of(reservoirs))
+                    store.commit(place, snapshot=self._noise.kept() or None)
                     self._noise_restored = True
                     if on_steps is not None:
                         on_steps(tokens.size)
@@ -436,13 +433,6 @@ def _filling(path: Path) -> Iterator[None]:
         yield
     finally:
         lock.release()
-
-
-def _noise_of(reservoirs: Sequence[Any]) -> dict[str, np.ndarray] | None:
-    """Where the noise of a simulated device is, so that a harvest goes on as if it had not been interrupted."""
-    if len(reservoirs) != 1 or not reservoirs[0].spec.snapshot or reservoirs[0].spec.deterministic:
-        return None
-    return reservoirs[0].snapshot()
 
 
 def _upstream(model: Any) -> dict[str, Tensor]:

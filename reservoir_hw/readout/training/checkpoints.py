@@ -17,7 +17,7 @@ from reservoir_hw.core.provenance import first_change
 from reservoir_hw.readout.training.folder import WEIGHTS, TrainingFolder, read_tensors
 from reservoir_hw.readout.training.identity import FrozenTensors, change_of_constants, constants_of, trained_names
 from reservoir_hw.readout.training.optimizer import Work, first_difference, put_state, put_weights, split_state
-from reservoir_hw.readout.training.options import DECIDE_ORDER, TrainingOptions
+from reservoir_hw.readout.training.options import DECIDE_ORDER
 from reservoir_hw.readout.training.processes import TrainingProcesses
 
 log = logging.getLogger(__name__)
@@ -45,15 +45,8 @@ class Checkpoints:
     Raises `ConfigurationError` where the model has constants that cannot be written.
     """
 
-    def __init__(
-        self,
-        folder: TrainingFolder,
-        work: Work,
-        options: TrainingOptions,
-        optimizer: Optimizer,
-        processes: TrainingProcesses,
-    ) -> None:
-        self._folder, self._work, self._options = folder, work, options
+    def __init__(self, folder: TrainingFolder, work: Work, optimizer: Optimizer, processes: TrainingProcesses) -> None:
+        self._folder, self._work, self._options = folder, work, work.options
         self._optimizer, self._processes = optimizer, processes
         self._constants = constants_of(work.objective.trained)
         self._frozen = FrozenTensors(work.objective.trained)

@@ -7,8 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from reservoir_hw.core.tokenizer import Documents
-from reservoir_hw.readout.training.examples import Windows
+import numpy as np
+
+from reservoir_hw.readout.training.examples import of_corpus
 from reservoir_hw.readout.training.options import TrainingOptions
 
 
@@ -49,26 +50,17 @@ def estimate_training(
 
     Documents count with their mean length.
     """
-    steps = options.steps_for(_sequences(corpus_train, options))
-    length = options.context
-    if isinstance(corpus_train, Documents):
-        length = round(float(corpus_train.lengths.mean())) - 1
+    examples = of_corpus(corpus_train, options, vocabulary=None, name="corpus_train", learned=True)
+    steps = examples.steps(options)
     calls = [options.batch] * (steps * options.accumulate)
     if corpus_valid is not None:
-        held_out = _sequences(corpus_valid, options)
-        held_out = min(held_out, options.evaluation_windows or held_out)
+        valid = of_corpus(corpus_valid, options, vocabulary=None, name="corpus_valid")
         every = options.evaluation_steps or steps
         evaluations = steps // every + (steps % every > 0)
-        full, rest = divmod(held_out, options.batch)
+        full, rest = divmod(len(valid.evaluated(options.evaluation_windows)), options.batch)
         calls += ([options.batch] * full + [rest] * (rest > 0)) * evaluations
+    length = round(float(np.mean(examples.lengths)))
     return _estimate(model, calls, length, steps)
-
-
-def _sequences(corpus: Any, options: TrainingOptions) -> int:
-    """Documents, or windows of a text."""
-    if isinstance(corpus, Documents):
-        return len(corpus)
-    return len(Windows(corpus, options.context, stride=options.stride))
 
 
 def estimate_harvest(model: Any, groups: Sequence[int], length: int) -> DriveEstimate:

@@ -25,7 +25,6 @@ from reservoir_hw.readout.training.examples import Examples, Rows
 from reservoir_hw.readout.training.folder import WEIGHTS, TrainingFolder, read_tensors, save_weights
 from reservoir_hw.readout.training.history import Progress, Row
 from reservoir_hw.readout.training.optimizer import Batch, Hooks, Work, make_optimizer, put_weights, set_learning_rate
-from reservoir_hw.readout.training.options import TrainingOptions
 from reservoir_hw.readout.training.processes import TrainingProcesses
 
 log = logging.getLogger(__name__)
@@ -86,13 +85,13 @@ class _Clock:
 
 def run(
     work: Work,
-    options: TrainingOptions,
     folder: str | os.PathLike[str] | None,
     progress: OnProgress | None,
     resume: bool,
     hooks: Hooks,
 ) -> TrainingResult:
     """Train; see `train`."""
+    options = work.options
     hooks.check(options)
     if work.held_out is None and (options.patience is not None or options.keep == "best"):
         raise ConfigurationError(
@@ -107,20 +106,20 @@ def run(
         # Reproducible by step, and nobody else's random numbers are touched.
         devices = [processes.device.index] if processes.device.type == "cuda" else []
         stack.enter_context(torch.random.fork_rng(devices=devices))
-        return _Training(work, options, place, progress, resume, processes, hooks).run()
+        return _Training(work, place, progress, resume, processes, hooks).run()
 
 
 class _Training:
     def __init__(
         self,
         work: Work,
-        options: TrainingOptions,
         folder: TrainingFolder | None,
         progress: OnProgress | None,
         resume: bool,
         processes: TrainingProcesses,
         hooks: Hooks,
     ) -> None:
+        options = work.options
         self._work, self._options, self._folder = work, options, folder
         self._progress, self._hooks, self._processes = progress, hooks, processes
         self._rows = Rows(work.examples, work.examples.order(options))
@@ -134,7 +133,7 @@ class _Training:
         self._best_weights: dict[str, Tensor] | None = None
         self._checkpoints: Checkpoints | None = None
         if folder is not None:
-            self._checkpoints = Checkpoints(folder, work, options, self._plain_optimizer, processes)
+            self._checkpoints = Checkpoints(folder, work, self._plain_optimizer, processes)
             self._go_on(folder, self._checkpoints, resume)
         work.objective.trained.train()
         self._clock = _Clock(first_step=self._position.step, tokens_at_row=self._tokens(self._position.step))

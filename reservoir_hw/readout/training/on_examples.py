@@ -7,11 +7,9 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-import numpy as np
 from torch import Tensor
 
-from reservoir_hw.core.tokenizer import Corpus, Documents
-from reservoir_hw.readout.training.examples import Examples, checked_tokens, of_corpus
+from reservoir_hw.readout.training.examples import Examples, of_corpus
 from reservoir_hw.readout.training.identity import layers_of, reservoirs_of
 from reservoir_hw.readout.training.loop import OnProgress, TrainingResult, Work, run
 from reservoir_hw.readout.training.noise import NoiseOf
@@ -111,11 +109,12 @@ def train(
         objective=Objective(model, loss),
         examples=examples,
         held_out=held_out,
+        options=options,
         steps=steps,
         identity=identity,
         noise=examples.noise or NoiseOf(reservoirs),
     )
-    return run(work, options, folder, progress, resume, Hooks(model, optimizer, schedule, evaluate, on_row))
+    return run(work, folder, progress, resume, Hooks(model, optimizer, schedule, evaluate, on_row))
 
 
 def _examples_of(model: Any, data: Any, options: TrainingOptions, name: str, *, learned: bool) -> Examples:
@@ -124,13 +123,4 @@ def _examples_of(model: Any, data: Any, options: TrainingOptions, name: str, *, 
     if are_sequences(data):
         return of_sequences(data, options, name=name, learned=learned)
     vocabulary = getattr(model, "vocabulary", None)
-    return of_corpus(as_corpus(data, name), options, vocabulary=vocabulary, name=name, learned=learned)
-
-
-def as_corpus(given: Any, name: str) -> Corpus:
-    """One text, or documents from a list of texts. Raises `ShapeError` for anything else."""
-    if isinstance(given, Documents):
-        return given
-    if isinstance(given, list | tuple) and given and np.ndim(given[0]) == 1:
-        return Documents.of([checked_tokens(one, f"document {number} of {name}") for number, one in enumerate(given)])
-    return checked_tokens(given, name)
+    return of_corpus(data, options, vocabulary=vocabulary, name=name, learned=learned)

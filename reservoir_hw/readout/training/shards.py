@@ -6,8 +6,6 @@ training epochs to be run on each shard before advancing to the next".
 
 from __future__ import annotations
 
-import contextlib
-import hashlib
 import itertools
 import os
 from collections.abc import Callable, Iterator, Sequence
@@ -20,13 +18,14 @@ import torch
 from torch import Tensor, nn
 
 from reservoir_hw.core import provenance
-from reservoir_hw.core.errors import ConfigurationError, DeviceBusy, ShapeError
-from reservoir_hw.core.locks import HostLock
+from reservoir_hw.core.errors import ConfigurationError, ShapeError
+from reservoir_hw.core.locks import owned
 from reservoir_hw.core.provenance import first_change, plain
 from reservoir_hw.core.store import Region, StateStore
 from reservoir_hw.readout.models.token_model import evaluating
 from reservoir_hw.readout.training.estimate import DriveEstimate, estimate_harvest
 from reservoir_hw.readout.training.examples import Windows, counted_targets, digest_of
+from reservoir_hw.readout.training.folder import checksum
 from reservoir_hw.readout.training.identity import reservoirs_of, upstream_constants
 from reservoir_hw.readout.training.noise import NoiseOf
 from reservoir_hw.readout.training.optimizer import weights_of
@@ -54,6 +53,11 @@ class Shard:
             )
         if 0 not in self.targets.shape and not counted_targets(self.targets):
             raise ConfigurationError("a shard needs targets to learn from: none of these counts (-1, or NaN)")
+
+    @property
+    def tensors(self) -> dict[str, Tensor]:
+        """Both, by name."""
+        return {"states": torch.as_tensor(self.states), "targets": torch.as_tensor(self.targets)}
 
 
 class Shards(Protocol):
@@ -100,7 +104,8 @@ class GivenShards:
     @property
     def identity(self) -> dict[str, Any]:
         """A hash of all states and targets for each shard."""
-        return {"shards": [_digest(self[number]) for number in range(len(self))]}
+        shards = (self[number] for number in range(len(self)))
+        return {"shards": [checksum(shard.tensors)[:16] for shard in shards]}
 
 
 class HarvestedShards:
@@ -225,7 +230,7 @@ class HarvestedShards:
             "reservoirs": [r.spec.identity.fingerprint for r in reservoirs_of(self._model)],
             "constants": upstream_constants(self._model),
             "limits": [layer.limit for layer in self._model.reservoir_layers],
-            "upstream": _upstream_digest(self._model),
+            "upstream": checksum(_upstream(self._model))[:16],
         }
 
     @property
@@ -326,7 +331,9 @@ class HarvestedShards:
 
     def _fill(self, shards: int, on_steps: Callable[[int], None] | None) -> None:
         """Drive what is missing of the first shards."""
-        with _filling(self._store_path):
+        path = self._store_path
+        taken = f"{path} is being filled by another process"
+        with owned(f"store {os.path.realpath(path)}", taken, "; call harvest() in one process first"):
             store = self._opened(writable=True) if StateStore.exists(self._store_path) else None
             done = 0 if store is None else store.committed
             if store is not None:
@@ -391,18 +398,6 @@ class HarvestedShards:
         return StateStore.create(self._store_path, facts, layout)
 
 
-def _digest(shard: Shard) -> str:
-    digest = hashlib.sha256()
-    for array in (shard.states, shard.targets):
-        digest.update(f"{tuple(array.shape)} {array.dtype}".encode())
-        for part in array:
-            if isinstance(part, Tensor):
-                # numpy knows no bfloat16.
-                part = part.detach().cpu().contiguous().view(torch.uint8).numpy()
-            digest.update(np.ascontiguousarray(part).data)
-    return digest.hexdigest()[:16]
-
-
 def _check_fixed(model: Any) -> None:
     """Raise `ConfigurationError` if features change in training."""
     if model.trainable_upstream:
@@ -419,30 +414,6 @@ def _check_fixed(model: Any) -> None:
         )
 
 
-@contextlib.contextmanager
-def _filling(path: Path) -> Iterator[None]:
-    """While this process alone may fill the store."""
-    lock = HostLock(f"store {os.path.realpath(path)}")
-    try:
-        lock.acquire(0)
-    except DeviceBusy as busy:
-        raise ConfigurationError(
-            f"{path} is being filled by another process: {busy}; call harvest() in one process first"
-        ) from busy
-    try:
-        yield
-    finally:
-        lock.release()
-
-
 def _upstream(model: Any) -> dict[str, Tensor]:
     """All weights that the readout does not hold."""
     return {name: value for name, value in weights_of(model).items() if not name.startswith("readout.")}
-
-
-def _upstream_digest(model: Any) -> str:
-    digest = hashlib.sha256()
-    for name, value in sorted(_upstream(model).items()):
-        digest.update(f"{name} {tuple(value.shape)} {value.dtype}".encode())
-        digest.update(value.detach().cpu().contiguous().numpy().tobytes())
-    return digest.hexdigest()[:16]

@@ -130,8 +130,7 @@ class StoredStates(Examples):
         return self._held[number]
 
     def _windows_in(self, number: int) -> tuple[Tensor, Tensor]:
-        shard = self._shards[number]
-        states, targets = torch.as_tensor(shard.states), torch.as_tensor(shard.targets)
+        states, targets = self._shards[number].tensors.values()
         context = min(self._context, states.shape[1])
         kept = states.shape[1] // context * context
         return (

@@ -229,7 +229,7 @@ class Objective(nn.Module):
 
 @dataclass(frozen=True)
 class Work:
-    """What is to be done: `objective` is minimised over `examples` for `steps` steps as `options` say, and judged on `held_out`.
+    """What is to be done: `objective` is minimised over `examples` for `steps` steps, and judged on `held_out`.
 
     `identity` names what must be the same when a checkpoint is continued (the corpus, the devices).
     `noise` of simulated devices goes on where a checkpoint has left it.

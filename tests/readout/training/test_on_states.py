@@ -124,6 +124,19 @@ def test_shards_of_different_size_and_steps_that_are_filled_up() -> None:
     assert seen[2].shape == (5, 3, 3)
 
 
+def test_an_evaluation_takes_all_shards_in_turn() -> None:
+    examples = StoredStates(numbered([(3, 8), (2, 4)]), 4, learned=False)
+    chosen = examples.evaluated(1)
+    assert len(chosen) == len(examples) == 8
+    states, targets = examples.items(chosen[4:7], CPU)
+    assert states[:, 0].tolist() == [[0, 2, 0], [0, 2, 4], [1, 0, 0]]
+    assert examples.counted((states, targets)) == 12
+    # The share of a process, where the last batch has fewer rows than there are processes.
+    states, targets = examples.items(chosen[8:], CPU)
+    assert states.shape == (0, 4, 3)
+    assert examples.counted((states, targets)) == 0
+
+
 def test_shards_are_the_windows_in_turn(reservoir: Esn) -> None:
     model = language_model(reservoir)
     chosen = epochs()

@@ -132,6 +132,10 @@ class Examples(ABC):
             return np.arange(len(self))[:most]
         return np.argsort(self.lengths[:most], kind="stable")
 
+    def loss(self, model: Any) -> Callable[..., Tensor]:
+        """The tensors of items -> the mean loss of a model over their targets; by default the model's own."""
+        return model.loss
+
     def counted(self, tensors: Sequence[Tensor]) -> int:
         """How many targets the loss of these items is the mean over."""
         return counted_targets(tensors[-1])
@@ -245,7 +249,7 @@ class WholeDocuments(Examples):
 
     def __init__(self, documents: Documents, *, vocabulary: int | None, name: str) -> None:
         self._documents, self._vocabulary, self._name = documents, vocabulary, name
-        self.lengths: np.ndarray = documents.lengths - 1
+        self.lengths = self._read = documents.lengths - 1
 
     def __len__(self) -> int:
         return len(self._documents)
@@ -255,7 +259,7 @@ class WholeDocuments(Examples):
 
         Raises `InputRangeError` naming a token outside the vocabulary.
         """
-        starts, read = self._documents.starts[numbers], self.lengths[numbers]
+        starts, read = self._documents.starts[numbers], self._read[numbers]
         steps = np.arange(read.max(initial=0) + 1)
         inside = steps <= read[:, None]
         tokens = np.where(inside, self._documents.tokens[starts[:, None] + np.minimum(steps, read[:, None])], 0)

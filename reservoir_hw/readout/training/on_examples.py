@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 from torch import Tensor
@@ -16,7 +15,7 @@ from reservoir_hw.readout.training.noise import NoiseOf
 from reservoir_hw.readout.training.optimizer import Evaluate, Hooks, MakeOptimizer, Objective, OnRow, Schedule
 from reservoir_hw.readout.training.options import TrainingOptions
 from reservoir_hw.readout.training.sequences import are_sequences, of_sequences
-from reservoir_hw.readout.training.stored_states import StoredStates, are_shards, loss_on_states
+from reservoir_hw.readout.training.stored_states import StoredStates, are_shards
 
 
 def train(
@@ -103,10 +102,8 @@ def train(
     if folder is not None:
         identity["corpus_train"] = examples.identity
         identity |= {} if held_out is None else {"corpus_valid": held_out.identity}
-    if loss is None:
-        loss = partial(loss_on_states, model) if isinstance(examples, StoredStates) else model.loss
     work = Work(
-        objective=Objective(model, loss),
+        objective=Objective(model, loss or examples.loss(model)),
         examples=examples,
         held_out=held_out,
         options=options,

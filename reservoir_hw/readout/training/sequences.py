@@ -64,8 +64,8 @@ class Sequences(_OfLoss):
         if not len(examples):
             raise ConfigurationError(f"{name} is empty: there is nothing to learn from")
         firsts = (self._item(index)[0] for index in range(len(examples)))
-        self.lengths: np.ndarray = np.array([len(first) if first.ndim else 1 for first in firsts])
-        self._differ = bool((self.lengths != self.lengths[0]).any())
+        self.lengths = self._steps = np.array([len(first) if first.ndim else 1 for first in firsts])
+        self._differ = bool((self._steps != self._steps[0]).any())
 
     def __len__(self) -> int:
         return len(self._examples)
@@ -73,7 +73,7 @@ class Sequences(_OfLoss):
     @property
     def weights(self) -> int:
         """The mean: every example counts alike."""
-        return max(1, round(float(self.lengths.mean())))
+        return max(1, round(float(self._steps.mean())))
 
     def items(self, numbers: np.ndarray, device: torch.device) -> list[Tensor]:
         """Their tensors, and their lengths where these differ."""
@@ -84,7 +84,7 @@ class Sequences(_OfLoss):
         found = [pad_sequence(list(fields[0]), batch_first=True) if self._differ else torch.stack(fields[0])]
         found += [torch.stack(field) for field in fields[1:]]
         if self._differ:
-            found.append(torch.from_numpy(self.lengths[numbers]))
+            found.append(torch.from_numpy(self._steps[numbers]))
         return [tensor.to(device) for tensor in found]
 
     @property
@@ -114,7 +114,6 @@ class Batches(_OfLoss):
     """
 
     lengths = 1
-    identity = "batches"
 
     def __init__(
         self, batches: Iterable[Sequence[Tensor]], name: str, options: TrainingOptions, *, learned: bool
@@ -132,6 +131,11 @@ class Batches(_OfLoss):
 
     def __len__(self) -> int:
         return len(self.evaluated(None))
+
+    @property
+    def identity(self) -> str:
+        """Of what an iterable gives nothing is known."""
+        return "batches"
 
     def order(self, options: TrainingOptions) -> Order:
         """As they come."""

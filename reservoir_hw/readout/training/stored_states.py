@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, cast
 
 import numpy as np
@@ -23,7 +23,7 @@ def are_shards(data: Any) -> bool:
     # Of an array the shape is no method. To ask for a first one can drive a device.
     if callable(getattr(data, "shape", None)):
         return True
-    return hasattr(data, "__getitem__") and hasattr(data, "__len__") and len(data) and isinstance(data[0], Shard)
+    return hasattr(data, "__getitem__") and hasattr(data, "__len__") and len(data) > 0 and isinstance(data[0], Shard)
 
 
 class StoredStates(Examples):
@@ -77,6 +77,10 @@ class StoredStates(Examples):
             parts.append([tensor[chosen] for tensor in held])
         found = parts[0] if len(parts) == 1 else [torch.cat(several) for several in zip(*parts, strict=True)]
         return [tensor.to(device) for tensor in found]
+
+    def loss(self, model: Any) -> Callable[..., Tensor]:
+        """Of a readout, states -> logits: the mean cross-entropy of tokens."""
+        return functools.partial(_loss, model)
 
     # ---- visits
 
@@ -170,7 +174,7 @@ class StoredStates(Examples):
         self._driven, self._lost = (number, self._noise.kept()), None
 
 
-def loss_on_states(readout: nn.Module, states: Tensor, targets: Tensor) -> Tensor:
+def _loss(readout: nn.Module, states: Tensor, targets: Tensor) -> Tensor:
     """The mean cross-entropy of targets (rows, context) under the logits for states (rows, context, features)."""
     parameter = next(readout.parameters())
     expected = getattr(readout, "features", states.shape[-1])

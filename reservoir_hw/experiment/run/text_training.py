@@ -5,10 +5,9 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
-from itertools import islice
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
@@ -24,7 +23,6 @@ from reservoir_hw.tasks.task import Task, Tokens
 from reservoir_hw.tasks.text.report import ngram_overlap
 
 if TYPE_CHECKING:
-    import torch
     from torch import Tensor
 
     from reservoir_hw.readout.models.token_model import TokenModel
@@ -181,13 +179,15 @@ def evaluated(model: TokenModel, corpus: Corpus, options: TrainingOptions, run: 
     The processes of the run share the batches.
     """
     from reservoir_hw.readout.models.token_model import evaluating
+    from reservoir_hw.readout.training.examples import of_corpus
 
     device = next(model.readout.parameters()).device
+    examples = of_corpus(corpus, options, vocabulary=model.vocabulary, name="the test part of the text")
+    chosen, processes = examples.evaluated(None), run.processes
     loss, hits, count = 0.0, 0, 0
-    processes = run.processes
     with evaluating(model):
-        everything = batches(model, corpus, options, device)
-        for read, targets in islice(everything, processes.rank, None, processes.count):
+        for first in range(0, len(chosen), options.batch)[processes.rank :: processes.count]:
+            read, targets = examples.items(chosen[first : first + options.batch], device)
             if options.predict == "last":
                 features, targets = model.last_features(read), targets[:, -1]
             else:
@@ -198,18 +198,6 @@ def evaluated(model: TokenModel, corpus: Corpus, options: TrainingOptions, run: 
             run.add(read.numel() * processes.count)
     loss, hits, count = map(sum, zip(*processes.gathered([loss, hits, count]), strict=True))
     return loss / count, hits / count
-
-
-def batches(
-    model: TokenModel, corpus: Corpus, options: TrainingOptions, device: torch.device
-) -> Iterator[Sequence[Tensor]]:
-    """Tokens and targets of all windows or documents."""
-    from reservoir_hw.readout.training.examples import of_corpus
-
-    examples = of_corpus(corpus, options, vocabulary=model.vocabulary, name="the test part of the text")
-    chosen = examples.evaluated(None)
-    for first in range(0, len(chosen), options.batch):
-        yield examples.items(chosen[first : first + options.batch], device)
 
 
 def scored(model: TokenModel, features: Tensor, targets: Tensor) -> tuple[float, int]:

@@ -222,7 +222,7 @@ REFUSED: dict[str, tuple[Callable[[Path], Any], list[tuple[Callable[[Path], Any]
         on_harvested,
         [
             (lambda f: on_harvested(f, shards=2), r"was written with corpus_train\.shards 3, now it is 2"),
-            (lambda f: on_harvested(f, valid=VALID[::-1].copy()), r"was written with shards_valid\.corpus 500:"),
+            (lambda f: on_harvested(f, valid=VALID[::-1].copy()), r"was written with corpus_valid\.corpus 500:"),
         ],
     ),
     "shards": (
@@ -230,7 +230,7 @@ REFUSED: dict[str, tuple[Callable[[Path], Any], list[tuple[Callable[[Path], Any]
         [
             *((lambda f, at=at: on_shards(f, None, changed(*at)), rf"was written with corpus_train\.shards\.{at[0]} ")
               for at in ((0, "states"), (1, "states"), (1, "targets"))),
-            *((lambda f, at=at: on_shards(f, None, None, changed(*at)), rf"with shards_valid\.shards\.{at[0]} ")
+            *((lambda f, at=at: on_shards(f, None, None, changed(*at)), rf"with corpus_valid\.shards\.{at[0]} ")
               for at in ((0, "states"), (1, "states"), (1, "targets"))),
             (lambda f: on_shards(f, None, drawn_shards()[:1]), r"was written with corpus_train\.shards "),
             (lambda f: on_shards(f, None, [Shard(np.asarray(one.states, float), one.targets)

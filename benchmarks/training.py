@@ -47,9 +47,9 @@ from reservoir_hw.backends.simulated.esn.esn import Esn
 from reservoir_hw.core.seeds import generator
 from reservoir_hw.networks.language_weights import reservoir_configurations
 from reservoir_hw.readout import LAERC, AttentionReadout, LinearReadout, ReservoirLayer, ReservoirLM, random_embedding
-from reservoir_hw.readout.training import HarvestedShards, TrainingOptions, train, train_on_states
+from reservoir_hw.readout.training import HarvestedShards, TrainingOptions, train
+from reservoir_hw.readout.training.examples import shuffled
 from reservoir_hw.readout.training.optimizer import make_optimizer
-from reservoir_hw.readout.training.windows import shuffled
 
 VOCABULARY, WIDTH = 59, 16
 # Of the losses in nats, after hundreds of steps in float32.
@@ -210,7 +210,7 @@ def one_reservoir(case: Case, corpus: np.ndarray) -> Iterator[dict[str, Side]]:
         def ours() -> np.ndarray:
             model = ReservoirLM(embedding, ReservoirLayer(reservoir), readout(AttentionReadout))
             shards = HarvestedShards(model, corpus, options=case.options, shards=1)
-            return train_on_states(model.readout, shards, options=case.options).losses
+            return train(model.readout, shards, options=case.options).losses
 
         def theirs() -> np.ndarray:
             model = PlainLM(embedding, rnn_of(reservoir), readout(PlainAttention), last)

@@ -297,6 +297,23 @@ class HostLock:
             return "another process"
 
 
+@contextlib.contextmanager
+def owned(resource: str, taken: str, advice: str = "") -> Iterator[None]:
+    """While this process alone owns a folder or a store.
+
+    Raises `ConfigurationError` if another one does: `taken`, who that is, and `advice`.
+    """
+    lock = HostLock(resource)
+    try:
+        lock.acquire(0)
+    except DeviceBusy as busy:
+        raise ConfigurationError(f"{taken}: {busy}{advice}") from busy
+    try:
+        yield
+    finally:
+        lock.release()
+
+
 def guard_lock(resource: str) -> FileLock:
     """What a guard holds while it watches over the owner of `resource`; the device is free when both locks are."""
     return FileLock(lock_file(resource, ".guard"), mode=0o666)

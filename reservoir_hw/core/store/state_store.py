@@ -16,9 +16,9 @@ from typing import Any, Literal, Self
 
 import numpy as np
 
-from reservoir_hw.core.errors import ConfigurationError, DeviceBusy, MissingExtra
+from reservoir_hw.core.errors import ConfigurationError, MissingExtra
 from reservoir_hw.core.files import settle_folder
-from reservoir_hw.core.locks import HostLock
+from reservoir_hw.core.locks import owned
 from reservoir_hw.core.provenance import plain
 from reservoir_hw.core.store._coordinates import (
     BROKEN,
@@ -368,12 +368,7 @@ def _making(path: Path) -> Iterator[Path]:
 
     What processes have left that died meanwhile is removed; it can be told by its name.
     """
-    lock = HostLock(f"new store {os.path.realpath(path)}")
-    try:
-        lock.acquire(0)
-    except DeviceBusy as busy:
-        raise ConfigurationError(f"{path} is being made by another process: {busy}") from busy
-    try:
+    with owned(f"new store {os.path.realpath(path)}", f"{path} is being made by another process"):
         if path.parent.is_dir():
             for name in os.listdir(path.parent):
                 if re.fullmatch(rf"\.{re.escape(path.name)}\.[0-9a-f]{{32}}\.making", name):
@@ -384,8 +379,6 @@ def _making(path: Path) -> Iterator[Path]:
         except BaseException:
             shutil.rmtree(place, ignore_errors=True)
             raise
-    finally:
-        lock.release()
 
 
 def _target(path: str) -> Any:

@@ -265,7 +265,7 @@ def text_loss(
     difference would be that of two noises.
     """
     from reservoir_hw.readout.export.segments import record_text
-    from reservoir_hw.readout.training.windows import Windows
+    from reservoir_hw.readout.training.examples import Windows
 
     tokens = joined(task.tokens_test)[: max(TOKENS, options.context + 1)]
     windows = Windows(
@@ -278,7 +278,7 @@ def text_loss(
     sums = np.zeros((2, 2))
     count = 0
     for first in range(0, len(windows), size):
-        read, following = windows.consecutive(np.arange(first, min(first + size, len(windows))))
+        read, following = windows.read(np.arange(first, min(first + size, len(windows))))
         recorded = record_text(model, np.asarray(read))
         on_steps(read.size)
 

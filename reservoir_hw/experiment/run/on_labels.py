@@ -97,7 +97,7 @@ def opened_classifier(
 
 def _train_and_keep(model: SequenceClassifier, counted: CountedPieces, run: PointRun) -> None:
     from reservoir_hw.readout.training.folder import save_weights
-    from reservoir_hw.readout.training.on_states import train
+    from reservoir_hw.readout.training.on_examples import train
 
     config, task, files = run.point.config, run.task, run.files
     gradient = gradient_of(config)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import cast
 
 import numpy as np
@@ -29,66 +28,33 @@ _OF_TEXTS = ("paper", "stride", "predict", "shards", "shard_epochs", "keep_state
 _PROMPT = 32
 
 
-@dataclass(frozen=True)
-class Amount:
-    """What of a text is read how often, in windows, and written.
-
-    `driven` are the windows of training and validation whose states are computed beforehand, 0 where reservoirs are
-    driven in every step.
-    """
-
-    steps: int
-    driven: int
-    validated: int
-    test: int
-    written: int
-
-
-def amount(config: ExperimentConfig, model: TokenModelConfig, task: Tokens, lessons: Iterable[Corpus]) -> Amount:
-    """What training, validation, test and sample will read and write."""
+def cost(config: ExperimentConfig, model: TokenModelConfig, task: Tokens, lessons: Iterable[Corpus]) -> Cost:
+    """What training on these lessons, validation, test and sample will take."""
     gradient = gradient_of(config)
-    options = gradient.options
+    options, nodes = gradient.options, getattr(config.reservoir, "nodes", None)
     windows, test = windows_in(task.tokens_train, options), windows_in(task.tokens_test, options)
     held_out = held_out_of(task, options)
     validation = 0 if held_out is None else windows_in(held_out, options)
     steps = sum(options.steps_for(windows_in(tokens, options)) for tokens in lessons)
-    driven = 0
-    if harvests(model, task):
-        per_window = 1 if options.predict == "last" else options.context
-        shards = shards_for(gradient, windows, per_window, getattr(config.reservoir, "nodes", None))
-        visits = math.ceil(steps / math.ceil(windows / shards * options.shard_epochs / options.windows_per_step))
-        visited = visits if not gradient.keep_states else min(visits, shards)
-        driven = (windows if shards == 1 else round(windows / shards * visited)) + validation
-    evaluations = math.ceil(steps / (options.evaluation_steps or steps))
-    sample = config.run.generate
-    written = 0 if sample is None else len(prompt_of(sample, task)) + sample.tokens
-    return Amount(steps, driven, evaluations * validation, test, written)
-
-
-def cost(config: ExperimentConfig, model: TokenModelConfig, task: Tokens, lessons: Iterable[Corpus]) -> Cost:
-    """What training on these lessons, validation, test and sample will take."""
-    gradient = gradient_of(config)
-    options = gradient.options
-    wanted = amount(config, model, task, lessons)
-    seen = wanted.steps * options.windows_per_step
-    nodes = getattr(config.reservoir, "nodes", None)
-    kept = None
-    context = options.context
+    seen, context = steps * options.windows_per_step, options.context
     if isinstance(task.tokens_train, Documents):
         context = round(float(task.tokens_train.lengths.mean())) - 1
     if harvests(model, task):
         per_window = 1 if options.predict == "last" else options.context
-        driven = wanted.driven + wanted.test
+        shards = shards_for(gradient, windows, per_window, nodes)
+        visits = math.ceil(steps / math.ceil(windows / shards * options.shard_epochs / options.windows_per_step))
+        visited = visits if not gradient.keep_states else min(visits, shards)
+        driven = (windows if shards == 1 else round(windows / shards * visited)) + validation + test
         tokens = driven * context + seen * per_window
-        held_out = held_out_of(task, options)
-        there = windows_in(task.tokens_train, options) + (0 if held_out is None else windows_in(held_out, options))
-        kept = None if nodes is None else there * per_window * nodes * 4
+        kept = None if nodes is None else (windows + validation) * per_window * nodes * 4
     else:
-        driven = seen + wanted.validated + wanted.test
-        tokens = (seen + wanted.test) * context
-        kept = 0
-    device_steps = (driven * context + wanted.written) * model.layers_of_reservoirs
-    return Cost(device_steps, tokens, kept, training_steps=wanted.steps)
+        evaluations = math.ceil(steps / (options.evaluation_steps or steps))
+        driven = seen + evaluations * validation + test
+        tokens, kept = (seen + test) * context, 0
+    sample = config.run.generate
+    written = 0 if sample is None else len(prompt_of(sample, task)) + sample.tokens
+    device_steps = (driven * context + written) * model.layers_of_reservoirs
+    return Cost(device_steps, tokens, kept, training_steps=steps)
 
 
 def _check_shards(gradient: GradientConfig, model: TokenModelConfig, task: Tokens, nodes: int | None) -> None:

@@ -5,15 +5,14 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
-from itertools import islice
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
-from reservoir_hw.core.tokenizer import Corpus, Documents, joined
+from reservoir_hw.core.tokenizer import Corpus, joined
 from reservoir_hw.experiment.configuration.experiment import SampleConfig
 from reservoir_hw.experiment.configuration.gradient import GradientConfig
 from reservoir_hw.experiment.run.text_plan import held_out_of, prompt_of, shards_for, windows_in
@@ -24,7 +23,6 @@ from reservoir_hw.tasks.task import Task, Tokens
 from reservoir_hw.tasks.text.report import ngram_overlap
 
 if TYPE_CHECKING:
-    import torch
     from torch import Tensor
 
     from reservoir_hw.readout.models.token_model import TokenModel
@@ -45,7 +43,7 @@ def train_on_harvested_states(
     What happened, what was driven, in words, and how long that took: seconds; None if an earlier process began it.
     `note` is called at every row of the log.
     """
-    from reservoir_hw.readout.training.on_states import train_on_states
+    from reservoir_hw.readout.training.on_examples import train
     from reservoir_hw.readout.training.shards import HarvestedShards
 
     options = gradient.options
@@ -72,7 +70,7 @@ def train_on_harvested_states(
     drive = shards.estimate()
     run.say(f"{drive}; driving")
     spec = layer.reservoir.spec
-    begun = _begun(run)
+    begun = _has_checkpoint(run)
     if begun and not gradient.keep_states and not (spec.deterministic or spec.identity.simulated):
         log.warning(
             "the states are driven again, and have other noise than before the training was interrupted "
@@ -87,7 +85,7 @@ def train_on_harvested_states(
             for one in filter(None, (shards, validation)) if run.processes.is_first else ():
                 one.harvest()
             run.processes.gathered(None)
-        result = train_on_states(
+        result = train(
             model.readout,
             shards,
             validation,
@@ -96,7 +94,7 @@ def train_on_harvested_states(
             progress=told(run, note),
         )
         # The test sees the noise that follows, also if all states were there already.
-        shards.take_up_noise()
+        shards.restore_noise()
     return result, str(drive), None if begun else driving.seconds
 
 
@@ -104,12 +102,12 @@ def train_on_tokens(
     model: TokenModel, gradient: GradientConfig, task: Tokens, run: PointRun, note: Callable[[], None]
 ) -> tuple[TrainingResult, str, float | None]:
     """Train the model, whose reservoirs are driven in every step; returns what `train_on_harvested_states` does."""
-    from reservoir_hw.readout.training.on_states import train
-    from reservoir_hw.readout.training.windows import estimate_training
+    from reservoir_hw.readout.training.estimate import estimate_training
+    from reservoir_hw.readout.training.on_examples import train
 
     options = gradient.options
     held_out = held_out_of(task, options)
-    driving, begun = _Driving(), _begun(run)
+    driving, begun = _Driving(), _has_checkpoint(run)
     drives, results = [], []
     with _observed(model, driving):
         for name, tokens in cast(TokenModelConfig, run.point.config.readout).lessons(run.task).items():
@@ -121,7 +119,7 @@ def train_on_tokens(
     return result, "; then ".join(drives), None if begun else driving.seconds
 
 
-def _begun(run: PointRun) -> bool:
+def _has_checkpoint(run: PointRun) -> bool:
     return any(run.files.training.rglob("checkpoint.safetensors"))
 
 
@@ -181,13 +179,15 @@ def evaluated(model: TokenModel, corpus: Corpus, options: TrainingOptions, run: 
     The processes of the run share the batches.
     """
     from reservoir_hw.readout.models.token_model import evaluating
+    from reservoir_hw.readout.training.examples import of_corpus
 
     device = next(model.readout.parameters()).device
+    examples = of_corpus(corpus, options, vocabulary=model.vocabulary, name="the test part of the text")
+    chosen, processes = examples.evaluated(None), run.processes
     loss, hits, count = 0.0, 0, 0
-    processes = run.processes
     with evaluating(model):
-        everything = batches(model, corpus, options, device)
-        for read, targets in islice(everything, processes.rank, None, processes.count):
+        for first in range(0, len(chosen), options.batch)[processes.rank :: processes.count]:
+            read, targets = examples.items(chosen[first : first + options.batch], device)
             if options.predict == "last":
                 features, targets = model.last_features(read), targets[:, -1]
             else:
@@ -198,25 +198,6 @@ def evaluated(model: TokenModel, corpus: Corpus, options: TrainingOptions, run: 
             run.add(read.numel() * processes.count)
     loss, hits, count = map(sum, zip(*processes.gathered([loss, hits, count]), strict=True))
     return loss / count, hits / count
-
-
-def batches(
-    model: TokenModel, corpus: Corpus, options: TrainingOptions, device: torch.device
-) -> Iterator[Sequence[Tensor]]:
-    """Tokens and targets of all windows or documents."""
-    from reservoir_hw.readout.training.windows import Windows, evaluation_rows, evaluation_rows_of
-
-    name = "the test part of the text"
-    if isinstance(corpus, Documents):
-        rows, count = evaluation_rows_of(corpus, model.vocabulary, name), len(corpus)
-    else:
-        windows = Windows(
-            corpus, options.context, stride=options.stride, vocabulary=model.vocabulary, predict=options.predict,
-            name=name,
-        )  # fmt: skip
-        rows, count = evaluation_rows(windows), len(windows)
-    for first in range(0, count, options.batch):
-        yield rows.get(first, min(first + options.batch, count), device)
 
 
 def scored(model: TokenModel, features: Tensor, targets: Tensor) -> tuple[float, int]:

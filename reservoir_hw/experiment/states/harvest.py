@@ -19,10 +19,10 @@ import numpy as np
 
 from reservoir_hw.core import provenance
 from reservoir_hw.core.configuration import Config, decisive
-from reservoir_hw.core.errors import ConfigurationError, DeviceBusy
+from reservoir_hw.core.errors import ConfigurationError
 from reservoir_hw.core.functions import look_in_current_folder
 from reservoir_hw.core.knobs import about_monitors
-from reservoir_hw.core.locks import HostLock
+from reservoir_hw.core.locks import owned
 from reservoir_hw.core.provenance import plain
 from reservoir_hw.core.reservoir import Reservoir
 from reservoir_hw.core.reservoir_config import ReservoirConfig
@@ -74,19 +74,11 @@ def find_states(point: Point, task: Task) -> StateStore | None:
         ) from error
 
 
-@contextlib.contextmanager
-def harvest_lock(point: Point, task: Task) -> Iterator[None]:
+def harvest_lock(point: Point, task: Task) -> contextlib.AbstractContextManager[None]:
     """While this process alone may fill the point's store."""
     path = plain_path(store_path(point, task))
-    lock = HostLock(f"store {path if '://' in path else os.path.realpath(path)}")
-    try:
-        lock.acquire(0)
-    except DeviceBusy as busy:
-        raise ConfigurationError(f"{path} is being filled by another harvest: {busy}") from busy
-    try:
-        yield
-    finally:
-        lock.release()
+    real = path if "://" in path else os.path.realpath(path)
+    return owned(f"store {real}", f"{path} is being filled by another harvest")
 
 
 def open_store(point: Point, task: Task, reservoir: Reservoir) -> tuple[StateStore, np.ndarray | None]:

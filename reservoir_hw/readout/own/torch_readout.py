@@ -22,7 +22,7 @@ from reservoir_hw.readout.models.token_model import evaluating
 from reservoir_hw.readout.own.gathered import GatheredReadout, settings_of
 from reservoir_hw.readout.training.folder import WEIGHTS, load_weights, read_tensors, save_weights
 from reservoir_hw.readout.training.loop import OnProgress, TrainingResult
-from reservoir_hw.readout.training.on_states import train_on_states
+from reservoir_hw.readout.training.on_examples import train
 from reservoir_hw.readout.training.options import TrainingOptions
 from reservoir_hw.readout.training.shards import Shard
 
@@ -64,7 +64,7 @@ class TorchReadout(GatheredReadout):
     """Outputs of a torch module for the states of a device, followed by the inputs with an input connection.
 
     `config` is a `TorchConfig`.
-    `options`, `folder` and `progress` are those of `train_on_states`, set by the caller. Windows of `options.context`
+    `options`, `folder` and `progress` are those of `train`, set by the caller. Windows of `options.context`
     steps are cut from each sequence behind the washout; the last may be filled up with steps that do not count.
     """
 
@@ -150,7 +150,7 @@ class TorchReadout(GatheredReadout):
             # One shard is all there is.
             options = options.model_copy(update={"shard_epochs": options.epochs})
         self._samples = int(known[:first].sum())
-        self._result = train_on_states(
+        self._result = train(
             network,
             [Shard(states[:first], targets[:first])],
             [Shard(states[first:], targets[first:])] if held else None,

@@ -20,19 +20,18 @@ if TYPE_CHECKING:
     from reservoir_hw.core.tokenizer import Tokenizer as Tokenizer
     from reservoir_hw.core.tokenizer import WordTokenizer as WordTokenizer
     from reservoir_hw.core.tokenizer import load_tokenizer as load_tokenizer
+    from reservoir_hw.readout.training.estimate import DriveEstimate as DriveEstimate
+    from reservoir_hw.readout.training.estimate import estimate_training as estimate_training
     from reservoir_hw.readout.training.folder import load_weights as load_weights
     from reservoir_hw.readout.training.folder import save_weights as save_weights
     from reservoir_hw.readout.training.history import Progress as Progress
     from reservoir_hw.readout.training.history import Row as Row
     from reservoir_hw.readout.training.loop import NotFinite as NotFinite
     from reservoir_hw.readout.training.loop import TrainingResult as TrainingResult
-    from reservoir_hw.readout.training.on_states import train as train
-    from reservoir_hw.readout.training.on_states import train_on_states as train_on_states
+    from reservoir_hw.readout.training.on_examples import train as train
     from reservoir_hw.readout.training.options import PRESETS as PRESETS
     from reservoir_hw.readout.training.options import TrainingOptions as TrainingOptions
     from reservoir_hw.readout.training.shards import HarvestedShards as HarvestedShards
     from reservoir_hw.readout.training.shards import Shard as Shard
-    from reservoir_hw.readout.training.windows import DriveEstimate as DriveEstimate
-    from reservoir_hw.readout.training.windows import estimate_training as estimate_training
 
 __getattr__, __dir__ = lazy_names(__name__)

@@ -25,9 +25,9 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from reservoir_hw.core.errors import ConfigurationError, DeviceBusy
+from reservoir_hw.core.errors import ConfigurationError
 from reservoir_hw.core.files import replace_file, write_safetensors
-from reservoir_hw.core.locks import HostLock
+from reservoir_hw.core.locks import owned
 from reservoir_hw.core.provenance import plain
 from reservoir_hw.readout.training.history import Log, Row, can_draw, draw_losses
 from reservoir_hw.readout.training.identity import change_of_constants, constants_of
@@ -43,7 +43,7 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor], facts: Mapping[str,
     """Replace the file at `path`."""
     plain = {name: _of_its_own(tensor.detach().cpu()) for name, tensor in tensors.items()}
     text = json.dumps(facts)
-    metadata = {"format": form, "version": str(VERSION), "facts": text, "sha256": _checksum(plain, text)}
+    metadata = {"format": form, "version": str(VERSION), "facts": text, "sha256": checksum(plain, text)}
     write_safetensors(path, save_file, plain, metadata)
 
 
@@ -58,7 +58,7 @@ def read_tensors(path: Path, form: str) -> tuple[dict[str, Tensor], dict[str, An
                     f"{VERSION}"
                 )
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - not a mapping
-            if metadata.get("sha256") != _checksum(tensors, metadata["facts"]):
+            if metadata.get("sha256") != checksum(tensors, metadata["facts"]):
                 raise ConfigurationError(f"{path} is damaged: its content does not have the SHA-256 that it names")
             return tensors, json.loads(metadata["facts"])
     except FileNotFoundError as error:
@@ -69,12 +69,13 @@ def read_tensors(path: Path, form: str) -> tuple[dict[str, Tensor], dict[str, An
         raise ConfigurationError(f"{path} cannot be read (safetensors): {error}; is it damaged?") from error
 
 
-def _checksum(tensors: Mapping[str, Tensor], facts: str) -> str:
+def checksum(tensors: Mapping[str, Tensor], facts: str = "") -> str:
+    """SHA-256 of names, shapes, types and values."""
     digest = hashlib.sha256(facts.encode())
     for name, tensor in sorted(tensors.items()):
         digest.update(f"{name} {tuple(tensor.shape)} {tensor.dtype}".encode())
         # As bytes: numpy has no bfloat16.
-        digest.update(tensor.reshape(-1).view(torch.uint8).numpy().data)
+        digest.update(tensor.detach().cpu().reshape(-1).view(torch.uint8).numpy().data)
     return digest.hexdigest()
 
 
@@ -130,18 +131,12 @@ class TrainingFolder:
             self.path.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise ConfigurationError(f"{self.path} cannot be made: {error.strerror or error}") from error
-        lock = HostLock(f"training {os.path.realpath(self.path)}")
-        try:
-            lock.acquire(0)
-        except DeviceBusy as busy:
-            raise ConfigurationError(f"{self.path} belongs to a training that is running: {busy}") from busy
-        try:
+        taken = f"{self.path} belongs to a training that is running"
+        with owned(f"training {os.path.realpath(self.path)}", taken):
             # Of a process that died while it wrote.
             for leftover in self.path.glob("*.partial"):
                 leftover.unlink()
             yield
-        finally:
-            lock.release()
 
     def clear(self) -> None:
         """Remove what an earlier training has left."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
+from typing import Protocol
 
 import numpy as np
 
@@ -12,6 +13,23 @@ from reservoir_hw.core.reservoir import Reservoir
 from reservoir_hw.core.spec import ReservoirSpec
 
 log = logging.getLogger(__name__)
+
+
+class Noise(Protocol):
+    """Where the noise of simulated devices is, for a training that is interrupted to go on with the same."""
+
+    @property
+    def noisy(self) -> bool:
+        """Whether there is any."""
+        ...
+
+    def kept(self) -> dict[str, np.ndarray]:
+        """What a checkpoint keeps of it."""
+        ...
+
+    def restore(self, kept: Mapping[str, np.ndarray]) -> None:
+        """Go on from what a checkpoint has kept."""
+        ...
 
 
 class NoiseOf:
@@ -34,7 +52,7 @@ class NoiseOf:
             for name, array in reservoir.snapshot().items()
         }
 
-    def take_up(self, kept: Mapping[str, np.ndarray]) -> None:
+    def restore(self, kept: Mapping[str, np.ndarray]) -> None:
         """Bring it back to where it was."""
         for number, reservoir in self._repeating():
             snapshot = inside(kept, str(number))

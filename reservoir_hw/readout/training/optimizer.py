@@ -13,6 +13,8 @@ from torch import Tensor, nn
 from torch.optim import AdamW, Optimizer
 
 from reservoir_hw.core.errors import ConfigurationError
+from reservoir_hw.readout.training.examples import Examples
+from reservoir_hw.readout.training.noise import Noise
 from reservoir_hw.readout.training.options import TrainingOptions
 
 MakeOptimizer = Callable[[list[nn.Parameter]], Optimizer]
@@ -223,6 +225,23 @@ class Objective(nn.Module):
     def parameter_names(self) -> dict[int, str]:
         """The name of each parameter, by its id."""
         return {id(parameter): name for name, parameter in self.trained.named_parameters()}
+
+
+@dataclass(frozen=True)
+class Work:
+    """What is to be done: `objective` is minimised over `examples` for `steps` steps, and judged on `held_out`.
+
+    `identity` names what must be the same when a checkpoint is continued (the corpus, the devices).
+    `noise` of simulated devices goes on where a checkpoint has left it.
+    """
+
+    objective: Objective
+    examples: Examples
+    held_out: Examples | None
+    options: TrainingOptions
+    steps: int
+    identity: Mapping[str, Any]
+    noise: Noise
 
 
 def weights_of(module: nn.Module) -> dict[str, Tensor]:

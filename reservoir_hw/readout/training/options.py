@@ -28,7 +28,7 @@ DECIDE_ORDER = ("windows", "batch", "accumulate", "context", "stride", "predict"
 
 
 class TrainingOptions(Config):
-    """Settings of `train` and `train_on_states`.
+    """Settings of `train`.
 
     A step is one update of the weights. It sees `batch` × `accumulate` windows, however many processes share
     them; a window is `context` tokens and as many targets, the tokens one further on.
@@ -131,6 +131,10 @@ class TrainingOptions(Config):
             return self.steps
         assert self.epochs is not None
         return math.ceil(self.epochs * windows / self.windows_per_step)
+
+    def out_of_patience(self, worse: int) -> bool:
+        """Whether so many evaluations without a better loss end the training."""
+        return self.patience is not None and worse >= self.patience
 
     def check_documents(self, lengths: np.ndarray, name: str) -> None:
         """Raise `ConfigurationError` where documents with so many tokens, or options for windows, do not fit."""

@@ -6,8 +6,6 @@ training epochs to be run on each shard before advancing to the next".
 
 from __future__ import annotations
 
-import contextlib
-import hashlib
 import itertools
 import os
 from collections.abc import Callable, Iterator, Sequence
@@ -20,16 +18,18 @@ import torch
 from torch import Tensor, nn
 
 from reservoir_hw.core import provenance
-from reservoir_hw.core.errors import ConfigurationError, DeviceBusy, ShapeError
-from reservoir_hw.core.locks import HostLock
+from reservoir_hw.core.errors import ConfigurationError, ShapeError
+from reservoir_hw.core.locks import owned
 from reservoir_hw.core.provenance import first_change, plain
 from reservoir_hw.core.store import Region, StateStore
 from reservoir_hw.readout.models.token_model import evaluating
+from reservoir_hw.readout.training.estimate import DriveEstimate, estimate_harvest
+from reservoir_hw.readout.training.examples import Windows, counted_targets, digest_of
+from reservoir_hw.readout.training.folder import checksum
 from reservoir_hw.readout.training.identity import reservoirs_of, upstream_constants
 from reservoir_hw.readout.training.noise import NoiseOf
 from reservoir_hw.readout.training.optimizer import weights_of
 from reservoir_hw.readout.training.options import TrainingOptions
-from reservoir_hw.readout.training.windows import DriveEstimate, Windows, digest_of, estimate_harvest
 
 # Bytes of states in one chunk of a store.
 _CHUNK_BYTES = 1 << 26
@@ -54,11 +54,10 @@ class Shard:
         if 0 not in self.targets.shape and not counted_targets(self.targets):
             raise ConfigurationError("a shard needs targets to learn from: none of these counts (-1, or NaN)")
 
-
-def counted_targets(targets: Any) -> int:
-    """How many steps have a target that counts."""
-    counted = targets >= 0 if targets.ndim == 2 else ~(targets != targets).any(-1)
-    return int(counted.sum())
+    @property
+    def tensors(self) -> dict[str, Tensor]:
+        """Both, by name."""
+        return {"states": torch.as_tensor(self.states), "targets": torch.as_tensor(self.targets)}
 
 
 class Shards(Protocol):
@@ -105,15 +104,16 @@ class GivenShards:
     @property
     def identity(self) -> dict[str, Any]:
         """A hash of all states and targets for each shard."""
-        return {"shards": [_digest(self[number]) for number in range(len(self))]}
+        shards = (self[number] for number in range(len(self)))
+        return {"shards": [checksum(shard.tensors)[:16] for shard in shards]}
 
 
 class HarvestedShards:
     """The features that `model` makes of a corpus, in shards; a shard is driven when it is asked for.
 
     The corpus is cut into sequences, each driven from rest. By default a sequence is a window of the options, so
-    that `train_on_states` does what `train` would with `windows: consecutive`. Longer ones take fewer resets, and
-    nodes remember across windows: right for a device that runs by itself.
+    that `train` on the shards does what it would on the corpus with `windows: consecutive`. Longer ones take fewer
+    resets, and nodes remember across windows: right for a device that runs by itself.
 
     Parameters
     ----------
@@ -192,7 +192,7 @@ class HarvestedShards:
         self._sequences = [range(*pair) for pair in itertools.pairwise(bounds)]
         self._path = None if folder is None else Path(folder)
         self._corpus_digest: str | None = None
-        self._noise_taken_up = False
+        self._noise, self._noise_restored = NoiseOf(reservoirs_of(model)), False
 
     # ---- what it holds
 
@@ -230,13 +230,13 @@ class HarvestedShards:
             "reservoirs": [r.spec.identity.fingerprint for r in reservoirs_of(self._model)],
             "constants": upstream_constants(self._model),
             "limits": [layer.limit for layer in self._model.reservoir_layers],
-            "upstream": _upstream_digest(self._model),
+            "upstream": checksum(_upstream(self._model))[:16],
         }
 
     @property
     def noise(self) -> NoiseOf | None:
         """The noise of the devices that are driven when a shard is asked for; None where the states are kept."""
-        return None if self._path is not None else NoiseOf(reservoirs_of(self._model))
+        return None if self._path is not None else self._noise
 
     def estimate(self) -> DriveEstimate:
         """What it takes to drive all shards once."""
@@ -265,7 +265,7 @@ class HarvestedShards:
         # A readout in training may be elsewhere.
         device = next((tensor.device for tensor in _upstream(model).values()), torch.device("cpu"))
         for group in self._groups(number)[first_group:]:
-            tokens, _ = self._windows.consecutive(np.asarray(group))
+            tokens, _ = self._windows.read(np.asarray(group))
             with evaluating(model):
                 states = model.features(torch.from_numpy(tokens).to(device))
             if self._kept_steps < states.shape[1]:
@@ -283,7 +283,7 @@ class HarvestedShards:
         return states
 
     def _targets(self, number: int) -> np.ndarray:
-        _, targets = self._windows.consecutive(np.asarray(self._sequences[number]))
+        _, targets = self._windows.read(np.asarray(self._sequences[number]))
         targets = targets[:, -self._kept_steps :]
         targets[:, : max(0, self._washout - (self._windows.context - self._kept_steps))] = -1
         return targets
@@ -293,21 +293,19 @@ class HarvestedShards:
     def _stored(self, number: int) -> Tensor:
         if not StateStore.exists(self._store_path) or self._opened().committed < self._places(number + 1):
             self._fill(number + 1, None)
-        elif not self._noise_taken_up:
-            self._take_up_noise(self._opened())
+        elif not self._noise_restored:
+            self._restore_noise(self._opened())
         dataset = self._opened().dataset(f"shard{number}")
         return torch.from_numpy(dataset.read_states(Region(slice(0, dataset.sequences), 0, dataset.steps)))
 
-    def take_up_noise(self) -> None:
+    def restore_noise(self) -> None:
         """Bring the noise of a simulated device to where it was when the states were kept."""
         if self._path is not None and StateStore.exists(self._path):
-            self._take_up_noise(self._opened())
+            self._restore_noise(self._opened())
 
-    def _take_up_noise(self, store: StateStore) -> None:
-        reservoirs, snapshot = reservoirs_of(self._model), store.snapshot()
-        if snapshot is not None and len(reservoirs) == 1 and reservoirs[0].spec.snapshot:
-            reservoirs[0].restore(snapshot)
-        self._noise_taken_up = True
+    def _restore_noise(self, store: StateStore) -> None:
+        self._noise.restore(store.snapshot() or {})
+        self._noise_restored = True
 
     def _places(self, shards: int) -> int:
         """What the store counts: the groups of the first shards."""
@@ -333,13 +331,14 @@ class HarvestedShards:
 
     def _fill(self, shards: int, on_steps: Callable[[int], None] | None) -> None:
         """Drive what is missing of the first shards."""
-        with _filling(self._store_path):
+        path = self._store_path
+        taken = f"{path} is being filled by another process"
+        with owned(f"store {os.path.realpath(path)}", taken, "; call harvest() in one process first"):
             store = self._opened(writable=True) if StateStore.exists(self._store_path) else None
-            reservoirs = reservoirs_of(self._model)
             done = 0 if store is None else store.committed
             if store is not None:
                 store.remove_leftovers()
-                self._take_up_noise(store)
+                self._restore_noise(store)
             place = 0
             for number in range(shards):
                 groups = len(self._groups(number))
@@ -350,8 +349,8 @@ class HarvestedShards:
                     store = store or self._created(states)
                     self._write(store, number, first, tokens, states.numpy())
                     first, place = first + len(tokens), place + 1
-                    store.commit(place, snapshot=_noise_of(reservoirs))
-                    self._noise_taken_up = True
+                    store.commit(place, snapshot=self._noise.kept() or None)
+                    self._noise_restored = True
                     if on_steps is not None:
                         on_steps(tokens.size)
             if store is not None and shards == len(self):
@@ -399,18 +398,6 @@ class HarvestedShards:
         return StateStore.create(self._store_path, facts, layout)
 
 
-def _digest(shard: Shard) -> str:
-    digest = hashlib.sha256()
-    for array in (shard.states, shard.targets):
-        digest.update(f"{tuple(array.shape)} {array.dtype}".encode())
-        for part in array:
-            if isinstance(part, Tensor):
-                # numpy knows no bfloat16.
-                part = part.detach().cpu().contiguous().view(torch.uint8).numpy()
-            digest.update(np.ascontiguousarray(part).data)
-    return digest.hexdigest()[:16]
-
-
 def _check_fixed(model: Any) -> None:
     """Raise `ConfigurationError` if features change in training."""
     if model.trainable_upstream:
@@ -427,37 +414,6 @@ def _check_fixed(model: Any) -> None:
         )
 
 
-@contextlib.contextmanager
-def _filling(path: Path) -> Iterator[None]:
-    """While this process alone may fill the store."""
-    lock = HostLock(f"store {os.path.realpath(path)}")
-    try:
-        lock.acquire(0)
-    except DeviceBusy as busy:
-        raise ConfigurationError(
-            f"{path} is being filled by another process: {busy}; call harvest() in one process first"
-        ) from busy
-    try:
-        yield
-    finally:
-        lock.release()
-
-
-def _noise_of(reservoirs: Sequence[Any]) -> dict[str, np.ndarray] | None:
-    """Where the noise of a simulated device is, so that a harvest goes on as if it had not been interrupted."""
-    if len(reservoirs) != 1 or not reservoirs[0].spec.snapshot or reservoirs[0].spec.deterministic:
-        return None
-    return reservoirs[0].snapshot()
-
-
 def _upstream(model: Any) -> dict[str, Tensor]:
     """All weights that the readout does not hold."""
     return {name: value for name, value in weights_of(model).items() if not name.startswith("readout.")}
-
-
-def _upstream_digest(model: Any) -> str:
-    digest = hashlib.sha256()
-    for name, value in sorted(_upstream(model).items()):
-        digest.update(f"{name} {tuple(value.shape)} {value.dtype}".encode())
-        digest.update(value.detach().cpu().contiguous().numpy().tobytes())
-    return digest.hexdigest()[:16]

@@ -36,7 +36,6 @@ from reservoir_hw.readout.training import (
     load_weights,
     save_weights,
     train,
-    train_on_states,
 )
 
 TRAIN, VALID = text(3000), text(500, "valid")
@@ -107,7 +106,7 @@ def on_harvested(
         kept = None if folder is None or noise else folder.parent / "states"
         data = HarvestedShards(model, TRAIN, options=given, shards=shards, folder=kept)
         held_out = HarvestedShards(model, valid, options=given, shards=1)
-        result = train_on_states(model.readout, data, held_out, options=given, folder=folder, progress=progress)
+        result = train(model.readout, data, held_out, options=given, folder=folder, progress=progress)
         # What follows, such as a test, has the noise that follows.
         device.reset()
         model.register_buffer("after", torch.from_numpy(np.asarray(device.run(np.zeros((1, 5, 4))))))
@@ -139,7 +138,7 @@ def drawn_shards() -> list[Shard]:
 def on_shards(folder: Path | None, progress: Any = None, data: Any = None, valid: Any = None) -> Trained:
     model, given = LinearReadout(3, 2), epochs(epochs=None, steps=5)
     data, valid = data or drawn_shards(), valid or drawn_shards()
-    return model, train_on_states(model, data, valid, options=given, folder=folder, progress=progress)
+    return model, train(model, data, valid, options=given, folder=folder, progress=progress)
 
 
 TRAININGS: dict[str, tuple[Callable[..., Trained], int]] = {
@@ -222,20 +221,20 @@ REFUSED: dict[str, tuple[Callable[[Path], Any], list[tuple[Callable[[Path], Any]
     "harvested shards": (
         on_harvested,
         [
-            (lambda f: on_harvested(f, shards=2), r"was written with shards\.shards 3, now it is 2"),
-            (lambda f: on_harvested(f, valid=VALID[::-1].copy()), r"was written with shards_valid\.corpus 500:"),
+            (lambda f: on_harvested(f, shards=2), r"was written with corpus_train\.shards 3, now it is 2"),
+            (lambda f: on_harvested(f, valid=VALID[::-1].copy()), r"was written with corpus_valid\.corpus 500:"),
         ],
     ),
     "shards": (
         on_shards,
         [
-            *((lambda f, at=at: on_shards(f, None, changed(*at)), rf"was written with shards\.shards\.{at[0]} ")
+            *((lambda f, at=at: on_shards(f, None, changed(*at)), rf"was written with corpus_train\.shards\.{at[0]} ")
               for at in ((0, "states"), (1, "states"), (1, "targets"))),
-            *((lambda f, at=at: on_shards(f, None, None, changed(*at)), rf"with shards_valid\.shards\.{at[0]} ")
+            *((lambda f, at=at: on_shards(f, None, None, changed(*at)), rf"with corpus_valid\.shards\.{at[0]} ")
               for at in ((0, "states"), (1, "states"), (1, "targets"))),
-            (lambda f: on_shards(f, None, drawn_shards()[:1]), r"was written with shards\.shards "),
+            (lambda f: on_shards(f, None, drawn_shards()[:1]), r"was written with corpus_train\.shards "),
             (lambda f: on_shards(f, None, [Shard(np.asarray(one.states, float), one.targets)
-                                           for one in drawn_shards()]), r"was written with shards\.shards\.0 "),
+                                           for one in drawn_shards()]), r"was written with corpus_train\.shards\.0 "),
         ],
     ),
     "a device": (

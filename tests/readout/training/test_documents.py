@@ -9,7 +9,7 @@ import torch
 from reservoir_hw.core.tokenizer import Documents
 from reservoir_hw.readout.baselines.recurrent import RecurrentLM
 from reservoir_hw.readout.training import TrainingOptions, train
-from reservoir_hw.readout.training.windows import DocumentRows, by_length
+from reservoir_hw.readout.training.examples import Rows, WholeDocuments, by_length
 
 VOCABULARY = 7
 
@@ -32,7 +32,8 @@ def options(**changes: object) -> TrainingOptions:
 def test_tokens_are_those_of_the_rows() -> None:
     """However many epochs they span, and wherever they begin."""
     documents = Documents.of(texts(20))
-    rows = DocumentRows(documents, by_length(documents.lengths, 8, 1), vocabulary=VOCABULARY, name="texts")
+    examples = WholeDocuments(documents, vocabulary=VOCABULARY, name="texts")
+    rows = Rows(examples, examples.order(options(batch=8, seed=1)))
     for first, stop in ((0, 32), (8, 16), (32, 64), (5, 61), (20, 60), (13, 13)):
         _, targets = rows.get(first, stop, torch.device("cpu"))
         assert rows.tokens(first, stop) == int((targets >= 0).sum())

@@ -15,7 +15,7 @@ from training_case import SmallModel, digest, options, text
 
 from reservoir_hw.core.errors import ConfigurationError
 from reservoir_hw.readout import LinearReadout
-from reservoir_hw.readout.training import Shard, TrainingOptions, train, train_on_states
+from reservoir_hw.readout.training import Shard, TrainingOptions, train
 
 TRAIN, VALID = text(3000), text(500, "valid")
 # What belongs to AdamW and its schedule is left out.
@@ -101,7 +101,7 @@ def test_a_rate_of_zero_changes_nothing() -> None:
 def test_a_readout_on_states_takes_them_too() -> None:
     states = np.random.default_rng(0).standard_normal((4, 32, 5)).astype(np.float32)
     readout, given = LinearReadout(5, 3), TrainingOptions(steps=4, shard_epochs=1, context=32, batch=4)
-    result = train_on_states(
+    result = train(
         readout,
         [Shard(states, np.zeros((4, 32), np.int64))],
         options=given,

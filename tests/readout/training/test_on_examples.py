@@ -16,7 +16,7 @@ from training_models import Ups, classifier
 from training_models import by_examples as options
 
 from reservoir_hw.readout.training import train
-from reservoir_hw.readout.training.windows import by_length
+from reservoir_hw.readout.training.examples import by_length
 
 
 class Seen(nn.Module):

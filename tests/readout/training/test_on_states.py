@@ -28,13 +28,13 @@ from reservoir_hw.readout import (
 from reservoir_hw.readout.training import (
     HarvestedShards,
     Shard,
+    TrainingOptions,
     train,
-    train_on_states,
 )
+from reservoir_hw.readout.training.examples import Rows
 from reservoir_hw.readout.training.folder import TrainingFolder
 from reservoir_hw.readout.training.noise import repeats_noise
-from reservoir_hw.readout.training.on_states import _ShardRows
-from reservoir_hw.readout.training.shards import GivenShards
+from reservoir_hw.readout.training.stored_states import StoredStates
 
 TRAIN, VALID = text(3000), text(500, "valid")
 CPU = torch.device("cpu")
@@ -54,7 +54,7 @@ def test_one_shard_is_training_with_the_states_computed_once(reservoir: Esn, att
     driven = reservoir.counters.steps
     shards = HarvestedShards(once, TRAIN, options=chosen, shards=1)
     held_out = HarvestedShards(once, VALID, options=chosen, shards=1)
-    result = train_on_states(once.readout, shards, held_out, options=chosen)
+    result = train(once.readout, shards, held_out, options=chosen)
     np.testing.assert_allclose(result.losses, expected.losses, rtol=0, atol=1e-12)
     np.testing.assert_allclose(result.validation_losses, expected.validation_losses, rtol=0, atol=1e-12)
     torch.testing.assert_close(once.state_dict(), each.state_dict(), rtol=0, atol=1e-10)
@@ -70,7 +70,7 @@ def test_last_target_alone(reservoir: Esn) -> None:
     shards = HarvestedShards(once, corpus, options=chosen, shards=1)
     assert shards.shape(0) == (595, 1)
     assert shards[0].states.shape == (595, 1, NODES)
-    result = train_on_states(once.readout, shards, options=chosen)
+    result = train(once.readout, shards, options=chosen)
     np.testing.assert_allclose(result.losses, expected.losses, rtol=0, atol=1e-12)
 
 
@@ -84,13 +84,19 @@ def numbered(shapes: list[tuple[int, int]]) -> list[Shard]:
     return made
 
 
+def rows_of(shapes: list[tuple[int, int]], chosen: TrainingOptions) -> Rows:
+    examples = StoredStates(numbered(shapes), chosen.context, learned=True)
+    return Rows(examples, examples.order(chosen))
+
+
 def test_epochs_on_a_shard_before_the_next() -> None:
     # Köster & Uchida 2026, section III.A. 3 sequences of 4 windows; 2 steps at the end do not fill one.
     chosen = epochs(context=4, batch=6, epochs=4, shard_epochs=2)
-    rows = _ShardRows(GivenShards(numbered([(3, 18), (3, 18)])), chosen)
-    assert rows.steps == 2 * (4 + 4)
+    rows = rows_of([(3, 18), (3, 18)], chosen)
+    steps = rows.examples.steps(chosen)
+    assert steps == 2 * (4 + 4)
     visits = []
-    for step in range(rows.steps):
+    for step in range(steps):
         states, _ = rows.get(step * 6, (step + 1) * 6, CPU)
         assert states.shape == (6, 4, 3)
         shard = set(states[..., 0].flatten().tolist())
@@ -103,19 +109,32 @@ def test_epochs_on_a_shard_before_the_next() -> None:
         assert seen == {(float(s), float(t)): 2 for s in range(3) for t in (0, 4, 8, 12)}
     assert visits[0][1] != visits[8][1]
     # As several processes would ask, or one that goes on.
-    again = _ShardRows(GivenShards(numbered([(3, 18), (3, 18)])), chosen)
+    again = rows_of([(3, 18), (3, 18)], chosen)
     states, _ = again.get(9 * 6 + 2, 9 * 6 + 5, CPU)
     assert [tuple(place) for place in states[:, 0, 1:].tolist()] == visits[9][1][2:5]
 
 
 def test_shards_of_different_size_and_steps_that_are_filled_up() -> None:
     chosen = epochs(context=4, batch=5, epochs=1, shard_epochs=1)
-    rows = _ShardRows(GivenShards(numbered([(3, 8), (1, 3), (2, 4)])), chosen)
+    rows = rows_of([(3, 8), (1, 3), (2, 4)], chosen)
     # 6, 1 and 2 windows: 2, 1 and 1 steps. A sequence that is shorter than a window is one.
-    assert rows.steps == 4
+    assert rows.examples.steps(chosen) == 4
     seen = [rows.get(step * 5, (step + 1) * 5, CPU)[0] for step in range(4)]
     assert [int(states[0, 0, 0]) for states in seen] == [0, 0, 1, 2]
     assert seen[2].shape == (5, 3, 3)
+
+
+def test_an_evaluation_takes_all_shards_in_turn() -> None:
+    examples = StoredStates(numbered([(3, 8), (2, 4)]), 4, learned=False)
+    chosen = examples.evaluated(1)
+    assert len(chosen) == len(examples) == 8
+    states, targets = examples.items(chosen[4:7], CPU)
+    assert states[:, 0].tolist() == [[0, 2, 0], [0, 2, 4], [1, 0, 0]]
+    assert examples.counted((states, targets)) == 12
+    # The share of a process, where the last batch has fewer rows than there are processes.
+    states, targets = examples.items(chosen[8:], CPU)
+    assert states.shape == (0, 4, 3)
+    assert examples.counted((states, targets)) == 0
 
 
 def test_shards_are_the_windows_in_turn(reservoir: Esn) -> None:
@@ -146,7 +165,7 @@ def test_long_sequences_and_washout(reservoir: Esn) -> None:
     with torch.no_grad():
         whole = model.features(torch.from_numpy(TRAIN[160:320].astype(np.int64))[None])
     torch.testing.assert_close(shard.states[1:2], whole, rtol=0, atol=1e-12)
-    assert train_on_states(model.readout, shards, options=epochs()).losses[-1] < 2.4
+    assert train(model.readout, shards, options=epochs()).losses[-1] < 2.4
 
 
 def test_state_that_is_not_finite() -> None:
@@ -154,7 +173,7 @@ def test_state_that_is_not_finite() -> None:
     states[2, 5, 1] = np.nan
     shards = [Shard(states, np.zeros((4, 8), np.int64))]
     with pytest.raises(InputRangeError, match=r"step 0: features at \(\d, \d, 1\) are nan"):
-        train_on_states(LinearReadout(3, 2), shards, options=epochs(context=8, batch=4))
+        train(LinearReadout(3, 2), shards, options=epochs(context=8, batch=4))
 
 
 def test_store_is_filled_once_and_read_ever_after(reservoir: Esn, tmp_path: Path) -> None:
@@ -236,9 +255,7 @@ def test_any_backend(reservoir: Esn) -> None:
         weights = []
         for device in (reservoir, remote):
             model = language_model(device)
-            beforehand = train_on_states(
-                model.readout, HarvestedShards(model, TRAIN, options=chosen, shards=2), options=chosen
-            )
+            beforehand = train(model.readout, HarvestedShards(model, TRAIN, options=chosen, shards=2), options=chosen)
             each_step = train(language_model(device), TRAIN, options=options())
             weights.append((digest(model), beforehand.losses.tolist(), each_step.losses.tolist()))
     assert weights[0] == weights[1]

@@ -17,9 +17,9 @@ from training_models import epochs, language_model, network
 
 from reservoir_hw.core.errors import ConfigurationError, InputRangeError, ShapeError
 from reservoir_hw.readout import LAERC, LinearReadout, ReservoirLayer, dense_esn_lm
-from reservoir_hw.readout.training import HarvestedShards, Shard, TrainingOptions, train, train_on_states
+from reservoir_hw.readout.training import HarvestedShards, Shard, TrainingOptions, train
+from reservoir_hw.readout.training.examples import Windows
 from reservoir_hw.readout.training.optimizer import parameter_groups
-from reservoir_hw.readout.training.windows import Windows
 
 TRAIN, VALID = text(3000), text(500, "valid")
 # What belongs to AdamW and its schedule is left out.
@@ -76,7 +76,7 @@ def full(*shape: int, target: int = 0) -> Shard:
 
 def on_states(shards: Any, *valid: Any, features: int = 4, **keys: Any) -> Any:
     given = {"steps": 2, "accelerator": "cpu", **keys}
-    return train_on_states(LinearReadout(features, 3), shards, *valid, options=TrainingOptions(**given))
+    return train(LinearReadout(features, 3), shards, *valid, options=TrainingOptions(**given))
 
 
 def laerc(device: Any) -> LAERC:
@@ -149,8 +149,8 @@ REFUSED: list[Refused] = [
      "corpus_train has token 11 at position 2000"),
     (lambda: on_states([full(3, 16, 4)], epochs=3, steps=None, shard_epochs=2), ConfigurationError,
      "epochs 3 must be a multiple of shard_epochs 2"),
-    (lambda: on_states([]), ConfigurationError, "no shards"),
-    (lambda: on_states([full(3, 5, 4)], []), ConfigurationError, "no shards to validate with"),
+    (lambda: on_states([]), ConfigurationError, "corpus_train is empty"),
+    (lambda: on_states([full(3, 5, 4)], []), ConfigurationError, "corpus_valid is empty"),
     (lambda: on_states([full(3, 5, 4)], [full(3, 5, 4), full(0, 5, 4)]), ConfigurationError,
      "shard 1 to validate with is empty"),
     (lambda: on_states([full(3, 5, 4)], features=6), ShapeError,
@@ -164,10 +164,10 @@ REFUSED: list[Refused] = [
     *((partial(on_states, [shard]), ConfigurationError, message) for shard, message in EMPTY),
 ]  # fmt: skip
 for wrong in (-1, 5):
-    odd = Windows(np.array([0, 1, 2, 3, 4, 0, wrong, 1, 2], dtype=np.int32), 2, vocabulary=5)
-    odd.at(np.array([0, 3]))
+    odd = Windows(np.array([0, 1, 2, 3, 4, 0, wrong, 1, 2], dtype=np.int32), 2, stride=1, vocabulary=5)
+    odd.read(np.array([0, 3]))
     message = f"token {wrong} at position 6, outside the model's vocabulary of 5"
-    REFUSED.append((partial(odd.at, np.array([0, 4])), InputRangeError, message))
+    REFUSED.append((partial(odd.read, np.array([0, 4])), InputRangeError, message))
 
 
 @pytest.mark.parametrize(("use", "error", "message"), REFUSED)

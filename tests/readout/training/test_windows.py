@@ -8,13 +8,12 @@ import pytest
 import torch
 
 from reservoir_hw.readout.training import TrainingOptions
-from reservoir_hw.readout.training.windows import (
+from reservoir_hw.readout.training.examples import (
     Windows,
     digest_of,
     drawn,
-    evaluation_rows,
+    of_corpus,
     shuffled,
-    training_rows,
 )
 
 CPU = torch.device("cpu")
@@ -49,7 +48,7 @@ def test_windows_are_pairs_of_token_and_next() -> None:
     corpus = np.arange(100, 121, dtype=np.uint16)
     windows = Windows(corpus, 5)
     assert len(windows) == 4
-    tokens, targets = windows.consecutive(np.array([0, 3]))
+    tokens, targets = windows.read(np.array([0, 3]))
     np.testing.assert_array_equal(tokens, [[100, 101, 102, 103, 104], [115, 116, 117, 118, 119]])
     np.testing.assert_array_equal(targets, tokens + 1)
     assert tokens.dtype == targets.dtype == np.int64
@@ -58,8 +57,8 @@ def test_windows_are_pairs_of_token_and_next() -> None:
 def test_random_windows_reach_both_ends() -> None:
     # Köster & Uchida 2026, eq. A20: uniform starts, chunks of T tokens make T - 1 pairs.
     options = TrainingOptions(steps=1, windows="random", context=3, seed=1)
-    rows = training_rows(Windows(np.arange(8), 3), options)
-    tokens, targets = rows.get(0, 500, CPU)
+    windows = of_corpus(np.arange(8), options, vocabulary=None, name="the corpus", learned=True)
+    tokens, targets = windows.items(windows.order(options)(0, 500), CPU)
     assert set(tokens[:, 0].tolist()) == {0, 1, 2, 3, 4}
     torch.testing.assert_close(targets, tokens + 1)
 
@@ -68,15 +67,15 @@ def test_stride_and_last_target() -> None:
     # Köster & Uchida 2026, section II.F: 32 characters, and the one that follows.
     windows = Windows(np.arange(10), 4, stride=1, predict="last")
     assert len(windows) == 6
-    tokens, targets = windows.consecutive(np.arange(6))
+    tokens, targets = windows.read(np.arange(6))
     np.testing.assert_array_equal(tokens[:, 0], np.arange(6))
     np.testing.assert_array_equal(targets[:, -1], np.arange(4, 10))
     assert (targets[:, :-1] == -1).all()
 
 
 def test_evaluation_takes_windows_in_turn() -> None:
-    rows = evaluation_rows(Windows(np.arange(9), 2))
-    tokens, _ = rows.get(0, 4, CPU)
+    windows = Windows(np.arange(9), 2)
+    tokens, _ = windows.items(windows.evaluated(None), CPU)
     np.testing.assert_array_equal(tokens[:, 0], [0, 2, 4, 6])
 
 
@@ -86,7 +85,7 @@ def test_memory_mapped(tmp_path: Path, dtype: Any) -> None:
     np.save(path, np.arange(50, dtype=dtype))
     mapped = Windows(np.load(path, mmap_mode="r"), 7)
     assert isinstance(mapped.corpus, np.memmap)
-    np.testing.assert_array_equal(mapped.consecutive(np.array([2]))[0], [np.arange(14, 21)])
+    np.testing.assert_array_equal(mapped.read(np.array([2]))[0], [np.arange(14, 21)])
     assert digest_of(mapped.corpus) == digest_of(np.arange(50))
 
 

@@ -134,6 +134,7 @@ class Reader:
             (programs / program).write_text(text.format(python=sys.executable))
             (programs / program).chmod(0o755)
         return {
+            # A page is read by a person: on CI the plugin for pytest refuses what it shows.
             **{name: value for name, value in os.environ.items() if name != "CI" and not name.startswith("PYTEST_")},
             "PATH": f"{programs}{os.pathsep}{os.environ['PATH']}",
             "PYTHONPATH": str(ROOT),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -47,12 +48,21 @@ class Validation(Task):
             judged = config.task.build().validation(config.share)
         except ConfigurationError as error:
             raise ConfigurationError(f"kind validation: {error}") from error
+        self._judge_by(judged)
+
+    def _judge_by(self, judged: Task) -> None:
         self._judged = judged
         self.train, self.test, self.closed_loop = judged.train, judged.test, judged.closed_loop
         self.score, self.larger_is_better, self.piece_steps = judged.score, judged.larger_is_better, judged.piece_steps
         self.larger, self.smaller = judged.larger, judged.smaller
         self.input_range, self.one_hot, self.input_length = judged.input_range, judged.one_hot, judged.input_length
         self.series, self.facts, self.inputs_digest = judged.series, judged.facts, judged.inputs_digest
+
+    def validation(self, share: float) -> Task:
+        """The same, judged on the last `share` of what it trains on. Raises `ConfigurationError` as `Task.validation`."""
+        found = copy.copy(self)
+        found._judge_by(self._judged.validation(share))
+        return found
 
     def evaluate(self, outputs: np.ndarray, scale: OutputScale = "scores") -> Evaluation:
         """As the task, of the part that is judged."""

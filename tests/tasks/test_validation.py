@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from reservoir_hw.core.errors import ConfigurationError
-from reservoir_hw.tasks import ClosedLoop, Henon
+from reservoir_hw.tasks import ClosedLoop, Henon, Validation
 from reservoir_hw.tasks.task import Evaluation, OutputScale, Split, Task
 
 
@@ -53,3 +53,9 @@ def test_each_class_is_judged() -> None:
     part = Turns().validation(0.25)
     assert part.test.targets[:, 0].sum(axis=0).tolist() == pytest.approx([2, 2, 2, 2])
     assert part.train.targets[:, 0].sum(axis=0).tolist() == [8, 8, 8, 8]
+
+
+def test_a_validation_within_a_validation() -> None:
+    part = Validation(task={"kind": "henon", "train_steps": 400}, share=0.25).validation(0.5)
+    assert (part.train.inputs.shape[1], part.test.inputs.shape[1]) == (150, 150)
+    assert part.evaluate(part.test.targets).metrics["nmse"] == 0

@@ -59,7 +59,7 @@ class Validation(Task):
         self.series, self.facts, self.inputs_digest = judged.series, judged.facts, judged.inputs_digest
 
     def validation(self, share: float) -> Task:
-        """The same, judged on the last `share` of what it trains on. Raises `ConfigurationError` as `Task.validation`."""
+        """The same, judged on the last `share` of what it trains on, with the errors of `Task.validation`."""
         found = copy.copy(self)
         found._judge_by(self._judged.validation(share))
         return found

@@ -13,7 +13,7 @@ from reservoir_hw.core.errors import ConfigurationError, DeviceFault
 from reservoir_hw.drivers.visa.keysight import Keysight33500Config
 from reservoir_hw.drivers.visa.tektronix import TektronixAfg3000Config
 from reservoir_hw.emulators.bench import VirtualBench
-from reservoir_hw.emulators.faults import FaultyInstrument, Ignored
+from reservoir_hw.emulators.faults import FaultyInstrument, Struck
 from reservoir_hw.emulators.keysight.generator import Keysight33512B
 from reservoir_hw.emulators.servers.hislip import serving_hislip
 from reservoir_hw.emulators.servers.socket import serving_socket
@@ -317,7 +317,7 @@ def test_our_driver_refuses_before_it_sends_and_tells_every_fault(brand, generat
 
 def test_what_tektronix_cannot_play_is_told():
     """It is not so slow, it has no such small range, and an upload that is lost does not play the one before."""
-    lost = Ignored(kind="ignored", instrument="generator", at="DATA:DATA EMEM", occurrence=2)
+    lost = Struck(kind="ignored", instrument="generator", at="DATA:DATA EMEM", occurrence=2)
     with VirtualBench() as bench, serving_socket(FaultyInstrument(Afg3152C(bench), [lost])) as address:
         for range_v, rate, said in (
             ((-1.0, 1.0), 1e-3, "-222"),

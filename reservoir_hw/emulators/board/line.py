@@ -12,8 +12,7 @@ import tty
 from collections import deque
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import TracebackType
-from typing import Generic, Protocol, Self, TypeVar
+from typing import Generic, Self, TypeVar
 
 import numpy as np
 
@@ -33,36 +32,8 @@ _SPEED = 5
 _RATES = {int(name[1:]): getattr(termios, name) for name in dir(termios) if name[0] == "B" and name[1:].isdigit()}
 
 
-class AtLine(Protocol):
-    """What lies at the end of a line."""
-
-    @property
-    def said(self) -> str:
-        """What became of it, in a word."""
-        ...
-
-    def take(self, data: bytes) -> bytes:
-        """Bytes from its host -> what it answers at once."""
-        ...
-
-    def power_on(self) -> None:
-        """It begins anew."""
-        ...
-
-    def end(self, why: str) -> None:
-        """It is over."""
-        ...
-
-    def look_at_lease(self) -> None:
-        """The time has come to do so."""
-        ...
-
-    def lease_left_s(self) -> float | None:
-        """How long it can be left alone; None: for ever."""
-        ...
-
-
-AnyBoard = TypeVar("AnyBoard", bound=AtLine)
+AnyBoard = TypeVar("AnyBoard", Board, TextBoard)
+"""What lies at the end of a line."""
 Cut = Callable[[bytes], tuple[list[bytes], bytes]]
 """From bytes to what is struck as a whole, and what has no end yet."""
 
@@ -122,9 +93,7 @@ class Line(Generic[AnyBoard]):
         self._thread.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *details: object) -> None:
         os.close(self._end)
         self._thread.join()
         os.close(self._ended)

@@ -17,8 +17,9 @@ from collections.abc import Iterator
 from enum import IntEnum
 from typing import NamedTuple
 
+from reservoir_hw.emulators.faults import Served
 from reservoir_hw.emulators.scpi.messages import ScpiError, split_messages
-from reservoir_hw.emulators.servers.socket import Listener, Served, hang_up, receive_exactly
+from reservoir_hw.emulators.servers.socket import Listener, hang_up, receive_exactly
 
 VERSION = 0x0100
 LARGEST_PAYLOAD = 1 << 24

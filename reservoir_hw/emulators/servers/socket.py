@@ -11,30 +11,14 @@ import select
 import socket
 import threading
 from collections.abc import Callable, Iterator
-from types import TracebackType
-from typing import Protocol, Self
+from typing import Self
 
 from reservoir_hw.core.errors import ConfigurationError
-from reservoir_hw.emulators.scpi.messages import ScpiError, find_message_end
+from reservoir_hw.emulators.faults import Served
+from reservoir_hw.emulators.scpi.messages import find_message_end
 
 # A length that a client makes up must not take the memory before its bytes have come.
 LARGEST_PIECE = 1 << 24
-
-
-class Served(Protocol):
-    """An instrument as servers see it; `MessageDevice` says what the methods do."""
-
-    def execute(self, message: bytes | bytearray, cancelled: Callable[[], bool]) -> bytes:
-        """Carry out a message; the answer."""
-        ...
-
-    def report(self, error: ScpiError) -> None:
-        """Put an error into its queue."""
-        ...
-
-    def status_byte(self) -> int:
-        """Without the bit MAV."""
-        ...
 
 
 class Listener:
@@ -87,9 +71,7 @@ class Listener:
         self.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *details: object) -> None:
         self.stop()
 
     def converse(self, connection: socket.socket) -> None:

@@ -155,7 +155,7 @@ class RedPitayaDigitizer(RecordDigitizer):
 
     def configure(self, inputs: Sequence[int], trigger: Trigger, sample_rate_hz: float, samples: int) -> float:
         """See `Digitizer.configure`. The rate is 125 MS/s divided by a whole number, not below the one wanted."""
-        self._check(inputs, trigger, samples)
+        self._config.check(inputs, trigger, samples)
         factor = _factor(sample_rate_hz)
         if factor is None:
             raise ConfigurationError(
@@ -164,7 +164,7 @@ class RedPitayaDigitizer(RecordDigitizer):
         rate = _BASE_RATE_HZ / factor
         # Of the same duration.
         points = math.ceil(samples * rate / sample_rate_hz * (1 - 1e-9))
-        self._expect_memory(points)
+        self._config.expect_memory(points)
         before = math.ceil(trigger.before_s * rate)
         # The trigger stands in the middle of the buffer, unless the end is delayed.
         delay = _BUFFER_SAMPLES // 2 - before

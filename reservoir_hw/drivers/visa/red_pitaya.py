@@ -20,7 +20,7 @@ from reservoir_hw.drivers.visa.record_digitizer import RecordDigitizer, RecordDi
 from reservoir_hw.drivers.visa.roles import Input, InstrumentConfig, Trigger, Waveform
 
 _IDENTITY = "^REDPITAYA,"
-_END = b"\r\n"
+_END = "\r\n"
 _BASE_RATE_HZ = 125e6
 _BUFFER_SAMPLES = 16384
 _FULL_SCALE = 8192

@@ -141,7 +141,7 @@ class PymeasureInstrument(Generic[AnyConfig]):
         config = self._config
         # It knows an address where nobody listens, which PyMeasure does not.
         asked = ScpiInstrument(config.address, library=config.library, timeout_s=config.timeout_s)
-        asked.end = END.encode()
+        asked.end = END
         with asked:
             idn = asked.idn
         if not re.search(config.identity, idn):

@@ -12,6 +12,7 @@ from pydantic import Field, PositiveInt, model_validator
 from reservoir_hw.core.arrays import as_numpy
 from reservoir_hw.core.errors import ConfigurationError, DeviceFault, DeviceTimeout
 from reservoir_hw.drivers.visa.burst_generator import BurstGeneratorConfig
+from reservoir_hw.drivers.visa.links import SCPI, Terminations
 from reservoir_hw.drivers.visa.pymeasure.configuration import (
     END,
     NAMES,
@@ -87,7 +88,8 @@ class PymeasureGenerator(PymeasureInstrument[PymeasureGeneratorConfig]):
     def safe_state(self) -> SafeState:
         """See `Awg.safe_state`."""
         config = self._config
-        return SafeState(config.address, tuple(config.safe), config.library, config.timeout_s, END)
+        told = {"library": config.library, "timeout_s": config.timeout_s, "terminations": Terminations(write=END)}
+        return SafeState(config.address, tuple(config.safe), SCPI.model_copy(update=told))
 
     def load(self, volts: Mapping[int, np.ndarray], sample_rate_hz: float) -> float:
         """See `Awg.load`."""

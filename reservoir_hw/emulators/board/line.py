@@ -12,7 +12,7 @@ import tty
 from collections import deque
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Generic, Self, TypeVar
+from typing import Any, Generic, Self, TypeVar
 
 import numpy as np
 
@@ -215,58 +215,34 @@ def emulated_board(
     nodes: int = 50,
     inputs: int = 1,
     *,
+    text: bool = False,
     baud: int = 115200,
     link: Path | None = None,
-    frame_bytes: int = 4095,
-    lease_ms: int = 2000,
-    input_range: tuple[int, int] = (-32768, 32767),
     log: Path | None = None,
     faults: BoardFaultPlan | None = None,
-) -> Iterator[Line[Board]]:
+    **more: Any,
+) -> Iterator[Line[Any]]:
     """A board that answers at `port` of the line while the block runs.
 
     Args:
         nodes, inputs: Widths of its virtual nodes.
+        text: It is told lines of text, which faults strike as frames (see `TextBoard`).
         baud, link: See `Line`.
-        frame_bytes, lease_ms, input_range: See `Board`.
         log: Where the events of its drive are written to (see `EventLog`).
         faults: What goes wrong.
+        more: frame_bytes, lease_ms and input_range, see `Board`.
 
     Raises `ConfigurationError`, see `Board` and `Line`, and for a log that cannot be written.
     """
     planned = Faults(faults or BoardFaultPlan())
     device = VirtualNodes(nodes, inputs)
     with contextlib.closing(_log_at(log)) as events:
-        board = Board(
-            FaultyDevice(device, planned),
-            content=device.content,
-            frame_bytes=frame_bytes,
-            lease_ms=lease_ms,
-            input_range=input_range,
-            log=events,
-        )
-        with Line(board, planned, baud=baud, link=link) as line:
-            yield line
-
-
-@contextlib.contextmanager
-def emulated_text_board(
-    nodes: int = 50,
-    inputs: int = 1,
-    *,
-    baud: int = 115200,
-    link: Path | None = None,
-    log: Path | None = None,
-    faults: BoardFaultPlan | None = None,
-) -> Iterator[Line[TextBoard]]:
-    """A board that is told lines of text at `port` of the line while the block runs.
-
-    Args and errors are those of `emulated_board`; faults strike lines.
-    """
-    planned = Faults(faults or BoardFaultPlan())
-    with contextlib.closing(_log_at(log)) as events:
-        board = TextBoard(VirtualNodes(nodes, inputs), events)
-        with Line(board, planned, baud=baud, link=link, cut=lines_of) as line:
+        if text:
+            served = Line(TextBoard(device, events), planned, baud=baud, link=link, cut=lines_of)
+        else:
+            board = Board(FaultyDevice(device, planned), content=device.content, log=events, **more)
+            served = Line(board, planned, baud=baud, link=link)
+        with served as line:
             yield line
 
 

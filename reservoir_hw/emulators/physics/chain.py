@@ -10,7 +10,7 @@ import numpy as np
 from reservoir_hw.emulators.physics.devices import STEPS_PER_SAMPLE, Array, Model
 from reservoir_hw.emulators.physics.signals import Playback, at_rest
 
-Slope = Literal["rising", "falling", "either"]
+Slope = Literal["rising", "falling"]
 
 # Steps that are computed at a time: what they need stays in the caches.
 _BLOCK = 1 << 16
@@ -156,8 +156,7 @@ Trace = _Signal | _Samples
 
 def _crossing(volts: Array, start_s: float, dt_s: float, level_v: float, slope: Slope) -> float | None:
     above = volts >= level_v
-    up, down = above[1:] & ~above[:-1], above[:-1] & ~above[1:]
-    hits = {"rising": up, "falling": down, "either": up | down}[slope]
+    hits = above[1:] & ~above[:-1] if slope == "rising" else above[:-1] & ~above[1:]
     k = int(np.argmax(hits)) if len(hits) else 0
     if not len(hits) or not hits[k]:
         return None

@@ -140,10 +140,6 @@ class MessageDevice:
             return f"{value:+.15E}".encode()
         return str(value).encode("latin-1")
 
-    def self_test(self) -> int:
-        """`*TST?`: 0 if all is well."""
-        return 0
-
     # ---- common commands ------------------------------------------------------------------------
 
     common_identity = query("*IDN", indefinite=True)(lambda self: self.identity)
@@ -163,7 +159,7 @@ class MessageDevice:
 
     common_trigger = command("*TRG")(lambda self: self.trigger())
 
-    common_self_test = query("*TST")(lambda self: self.self_test())
+    common_self_test = constant("*TST", 0)
 
     @command("*WAI")
     def common_wait(self) -> None:

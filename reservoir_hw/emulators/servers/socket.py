@@ -11,7 +11,6 @@ import select
 import socket
 import threading
 from collections.abc import Callable, Iterator
-from typing import Self
 
 from reservoir_hw.core.errors import ConfigurationError
 from reservoir_hw.emulators.faults import Served
@@ -22,12 +21,17 @@ LARGEST_PIECE = 1 << 24
 
 
 class Listener:
-    """A port of an emulated instrument. Subclasses write `converse`.
+    """A port of an emulated instrument, served in threads while a `with` block runs, which gets its VISA address.
+
+    Subclasses write `converse`, and say what `resource` is.
 
     Args:
         host: Where to listen.
         port: 0 takes a free one; `port` then says which.
     """
+
+    resource: str
+    """The address as VISA writes it."""
 
     def __init__(self, host: str = "127.0.0.1", port: int = 0) -> None:
         self.host = host
@@ -67,9 +71,9 @@ class Listener:
         for thread in conversations.values():
             thread.join()
 
-    def __enter__(self) -> Self:
+    def __enter__(self) -> str:
         self.start()
-        return self
+        return self.resource
 
     def __exit__(self, *details: object) -> None:
         self.stop()
@@ -156,15 +160,6 @@ class SocketServer(Listener):
                 # Both leave together, and a large answer is not copied for its terminator.
                 connection.sendall(answer, socket.MSG_MORE)
                 connection.sendall(self._terminator)
-
-
-@contextlib.contextmanager
-def serving_socket(
-    device: Served, host: str = "127.0.0.1", port: int = 0, *, terminator: bytes = b"\n"
-) -> Iterator[str]:
-    """Serve an instrument in threads while the block runs; gives the VISA address. See `SocketServer`."""
-    with SocketServer(device, host, port, terminator=terminator) as server:
-        yield server.resource
 
 
 def _messages(connection: socket.socket, terminator: bytes) -> Iterator[bytes | bytearray]:

@@ -151,5 +151,5 @@ def film_lab(
         addresses = {}
         for number, (name, device) in enumerate(instruments.items()):
             server = SocketServer(FaultyInstrument(device, planned.of(name)), port=port and port + number)
-            addresses[name] = held.enter_context(server).resource
+            addresses[name] = held.enter_context(server)
         yield FilmLab(bench, **addresses)

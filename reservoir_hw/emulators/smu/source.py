@@ -54,6 +54,17 @@ def measuring(header: str, quantity: str) -> Callable[..., str]:
     return query(header)(read)
 
 
+def counting(header: str, attribute: str, *, beside: str) -> Pair:
+    """How often it triggers: a number that is multiplied by another."""
+
+    def change(meter: Any, count: int) -> None:
+        if count * getattr(meter, beside) > _MOST_TRIGGERS:
+            raise ScpiError(-221)
+        setattr(meter, attribute, count)
+
+    return pair(header, Integer(low=1, high=_MOST_TRIGGERS), change, lambda meter: getattr(meter, attribute))
+
+
 class SourceMeter(ScpiDevice):
     """The instrument, on a bench."""
 
@@ -202,23 +213,8 @@ class SourceMeter(ScpiDevice):
     """It is idle already."""
     clear_trigger = ignored("TRIGger:CLEar")
 
-    @command("TRIGger[:SEQuence{1-1}]:COUNt", Integer(low=1, high=_MOST_TRIGGERS))
-    def set_triggers(self, count: int) -> None:
-        """`TRIGger:COUNt`."""
-        if count * self._arms > _MOST_TRIGGERS:
-            raise ScpiError(-221)
-        self._triggers = count
-
-    triggers = reading("TRIGger[:SEQuence{1-1}]:COUNt", "_triggers")
-
-    @command("ARM[:SEQuence{1-1}]:COUNt", Integer(low=1, high=_MOST_TRIGGERS))
-    def set_arms(self, count: int) -> None:
-        """`ARM:COUNt`."""
-        if count * self._triggers > _MOST_TRIGGERS:
-            raise ScpiError(-221)
-        self._arms = count
-
-    arms = reading("ARM[:SEQuence{1-1}]:COUNt", "_arms")
+    triggers = counting("TRIGger[:SEQuence{1-1}]:COUNt", "_triggers", beside="_arms")
+    arms = counting("ARM[:SEQuence{1-1}]:COUNt", "_arms", beside="_triggers")
 
     @command("TRACe:CLEar")
     def clear_buffer(self) -> None:

@@ -222,16 +222,13 @@ class HislipServer(Listener):
         host, port: Where to listen; port 0 takes a free one, 4880 is the usual one.
     """
 
+    address = f"TCPIP::{{host}}::{_NAME},{{port}}::INSTR"
+
     def __init__(self, device: Served, host: str = "127.0.0.1", port: int = 0) -> None:
         super().__init__(host, port)
         self._device = device
         self._sessions: dict[int, _Session] = {}
         self._numbers = itertools.count(1)
-
-    @property
-    def resource(self) -> str:
-        """The address as VISA writes it."""
-        return f"TCPIP::{self.host}::{_NAME},{self.port}::INSTR"
 
     def converse(self, connection: socket.socket) -> None:
         """Serve one of the two connections of a client until it has gone."""

@@ -11,6 +11,7 @@ import select
 import socket
 import threading
 from collections.abc import Callable, Iterator
+from typing import ClassVar
 
 from reservoir_hw.core.errors import ConfigurationError
 from reservoir_hw.emulators.faults import Served
@@ -23,15 +24,15 @@ LARGEST_PIECE = 1 << 24
 class Listener:
     """A port of an emulated instrument, served in threads while a `with` block runs, which gets its VISA address.
 
-    Subclasses write `converse`, and say what `resource` is.
+    Subclasses write `converse`.
 
     Args:
         host: Where to listen.
         port: 0 takes a free one; `port` then says which.
     """
 
-    resource: str
-    """The address as VISA writes it."""
+    address: ClassVar[str]
+    """As VISA writes it, with places for host and port."""
 
     def __init__(self, host: str = "127.0.0.1", port: int = 0) -> None:
         self.host = host
@@ -41,6 +42,11 @@ class Listener:
         # Open connections with their threads.
         self._conversations: dict[socket.socket, threading.Thread] = {}
         self._lock = threading.Lock()
+
+    @property
+    def resource(self) -> str:
+        """The address as VISA writes it."""
+        return self.address.format(host=self.host, port=self.port)
 
     def start(self) -> None:
         """Listen, and return when clients may come. Raises `ConfigurationError` if the port is taken."""
@@ -139,15 +145,12 @@ class SocketServer(Listener):
         terminator: What ends an answer, and a message: `b"\\n"` or `b"\\r\\n"`.
     """
 
+    address = "TCPIP::{host}::{port}::SOCKET"
+
     def __init__(self, device: Served, host: str = "127.0.0.1", port: int = 0, *, terminator: bytes = b"\n") -> None:
         super().__init__(host, port)
         self._device = device
         self._terminator = terminator
-
-    @property
-    def resource(self) -> str:
-        """The address as VISA writes it."""
-        return f"TCPIP::{self.host}::{self.port}::SOCKET"
 
     def converse(self, connection: socket.socket) -> None:
         """Carry out messages and send their answers until the client has gone."""

@@ -40,8 +40,8 @@ import numpy as np
 from reservoir_hw.emulators.scpi.arguments import Block, definite_block
 from reservoir_hw.emulators.scpi.instrument import ScpiDevice
 from reservoir_hw.emulators.scpi.tree import command, query
-from reservoir_hw.emulators.servers.hislip import serving_hislip
-from reservoir_hw.emulators.servers.socket import serving_socket
+from reservoir_hw.emulators.servers.hislip import HislipServer
+from reservoir_hw.emulators.servers.socket import SocketServer
 
 RECORD = (np.arange(1_000_000) % 65_536).astype("<u2")
 
@@ -64,7 +64,7 @@ class Memory(ScpiDevice):
 
 
 device = Memory()
-with serving_socket(device, "127.0.0.1") as by_socket, serving_hislip(device, "127.0.0.1") as by_hislip:
+with SocketServer(device, "127.0.0.1") as by_socket, HislipServer(device, "127.0.0.1") as by_hislip:
     print(by_socket, by_hislip, flush=True)
     sys.stdin.read()
 """

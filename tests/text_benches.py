@@ -12,7 +12,7 @@ import numpy as np
 from reservoir_hw.core.configuration import Document, validate
 from reservoir_hw.emulators.bench import EventLog
 from reservoir_hw.emulators.board.faults import BoardFaultPlan
-from reservoir_hw.emulators.board.line import Line, emulated_text_board
+from reservoir_hw.emulators.board.line import Line, emulated_board
 from reservoir_hw.emulators.board.text import TextBoard
 from reservoir_hw.emulators.faults import FaultPlan
 from reservoir_hw.emulators.physics.film import Film, FilmConfig
@@ -51,7 +51,7 @@ def text_board(
 ) -> Iterator[tuple[Line[TextBoard], Config]]:
     """The board on its pty, and its configuration."""
     plan = validate(BoardFaultPlan, Document.from_mapping({"faults": list(faults)}, "a test"))
-    with emulated_text_board(nodes, faults=plan, log=log) as line:
+    with emulated_board(nodes, text=True, faults=plan, log=log) as line:
         yield line, board_config(line.port, nodes=nodes, **more)
 
 

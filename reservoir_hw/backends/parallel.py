@@ -250,8 +250,7 @@ class Parallel(Reservoir):
         return arrays.concatenate(self._all("a transition", transition), -1)
 
     def _snapshot(self) -> dict[str, np.ndarray]:
-        taken = self._all("to snapshot", lambda _, part: part.reservoir.snapshot())
-        return {f"{index}.{name}": array for index, state in enumerate(taken) for name, array in state.items()}
+        return self._numbered(self._all("to snapshot", lambda _, part: part.reservoir.snapshot()))
 
     def _restore(self, state: Mapping[str, np.ndarray]) -> None:
         given = self._by_device(state, "restore")
@@ -299,18 +298,12 @@ class Parallel(Reservoir):
 
     def read_back(self) -> dict[str, Any]:
         """Of all devices; each name begins with the number of the device."""
-        return {
-            f"{i}.{key}": value
-            for i, part in enumerate(self.parts)
-            for key, value in part.reservoir.read_back().items()
-        }
+        return self._numbered(part.reservoir.read_back() for part in self.parts)
 
     @property
     def tolerances(self) -> Mapping[str, float]:
         """Of all devices."""
-        return {
-            f"{i}.{key}": value for i, part in enumerate(self.parts) for key, value in part.reservoir.tolerances.items()
-        }
+        return self._numbered(part.reservoir.tolerances for part in self.parts)
 
     def _settings(self) -> dict[str, Any]:
         return {
@@ -386,6 +379,10 @@ class Parallel(Reservoir):
         part = self.parts[index]
         return f"device {index} ({part.label or type(part.reservoir).__name__})"
 
+    def _numbered(self, told: Iterable[Mapping[str, T]]) -> dict[str, T]:
+        """What each device told, with its number and a dot before the names."""
+        return {f"{index}.{name}": one for index, of_one in enumerate(told) for name, one in of_one.items()}
+
     def _by_device(self, named: Mapping[str, np.ndarray], doing: str) -> dict[int, dict[str, np.ndarray]]:
         """The arrays of each device, without its number before their names."""
         given: dict[int, dict[str, np.ndarray]] = {}
@@ -407,21 +404,19 @@ class Parallel(Reservoir):
     def _compose(self) -> ReservoirSpec:
         """What the whole can do, from what the devices declare."""
         specs = [part.reservoir.spec for part in self.parts]
+        runs_freely = any(spec.continuity == "free_running" for spec in specs)
         for index, (part, spec) in enumerate(zip(self.parts, specs, strict=True)):
             width = self._inputs if part.channels is None else len(part.channels)
             if spec.inputs != width:
                 raise ConfigurationError(f"{self._called(index)} takes {spec.inputs} inputs, but gets {width} channels")
-        can: dict[str, bool] = {}
         refused: dict[str, str] = {}
         for capability in _CAPABILITIES:
-            lacking = [index for index, spec in enumerate(specs) if not getattr(spec, capability)]
-            can[capability] = not lacking
-            if lacking:
-                reason = specs[lacking[0]].not_supported.get(capability, "it does not declare it")
-                refused[capability] = f"{self._called(lacking[0])} has none: {reason}"
-        if can["differentiable"] and self.native != "torch":
-            can["differentiable"] = False
-            refused["differentiable"] = "the devices compute in different places"
+            lacking = next((index for index, spec in enumerate(specs) if not getattr(spec, capability)), None)
+            if lacking is not None:
+                reason = specs[lacking].not_supported.get(capability, "it does not declare it")
+                refused[capability] = f"{self._called(lacking)} has none: {reason}"
+        if self.native != "torch":
+            refused.setdefault("differentiable", "the devices compute in different places")
         memory = [spec.memory_steps for spec in specs]
         return ReservoirSpec(
             inputs=self._inputs,
@@ -431,24 +426,25 @@ class Parallel(Reservoir):
             input_range=self._input_range(specs),
             state_range=_hull([spec.state_range for spec in specs]),
             max_batch=min((spec.max_batch for spec in specs if spec.max_batch is not None), default=None),
-            held_for_s=self._held_for(specs),
-            continuity="free_running" if any(spec.continuity == "free_running" for spec in specs) else "held",
+            # None holds its states between two drives if one runs freely.
+            held_for_s=None if runs_freely else self._held_for(specs),
+            continuity="free_running" if runs_freely else "held",
             memory_steps=max(memory) if all(memory) else 0,
             latency_steps=max(spec.latency_steps for spec in specs),
             step_period_s=_greatest(spec.step_period_s for spec in specs),
             clock=_common((spec.clock for spec in specs), "host"),
             reset_time_s=max(spec.reset_time_s for spec in specs),
-            snapshot=can["snapshot"],
-            settable=can["settable"],
-            programmable=can["programmable"],
             deterministic=all(spec.deterministic for spec in specs),
-            differentiable=can["differentiable"],
             input_bits=_common((spec.input_bits for spec in specs), None),
             output_bits=_common((spec.output_bits for spec in specs), None),
             input_unit=_common((spec.input_unit for spec in specs), "mixed"),
             state_unit=_common((spec.state_unit for spec in specs), "mixed"),
             node_names=_node_names(specs),
             not_supported=refused,
+            snapshot="snapshot" not in refused,
+            settable="settable" not in refused,
+            programmable="programmable" not in refused,
+            differentiable="differentiable" not in refused,
         )
 
     def _identity(self, specs: Sequence[ReservoirSpec]) -> Identity:
@@ -460,9 +456,9 @@ class Parallel(Reservoir):
         return Identity(vendor="reservoir_hw", model="parallel", simulated=simulated, content=json.dumps(parts))
 
     def _held_for(self, specs: Sequence[ReservoirSpec]) -> float | None:
-        """How long all of them hold their states; none does between two drives if one runs freely."""
+        """How long all of them hold their states."""
         known = [(spec.held_for_s, index) for index, spec in enumerate(specs) if spec.held_for_s is not None]
-        if not known or any(spec.continuity == "free_running" for spec in specs):
+        if not known:
             return None
         held_for_s, index = min(known)
         period_s = _greatest(spec.step_period_s for spec in specs)

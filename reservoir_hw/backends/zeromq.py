@@ -384,11 +384,7 @@ class ZmqReservoir(Reservoir):
 
     def _begin_monitors(self) -> None:
         # What the server's monitors have read before is not counted.
-        self._monitored_until = (
-            {name: one["times"][-1] if one["times"] else 0.0 for name, one in self._series().items()}
-            if self.is_open
-            else {}
-        )
+        self._monitored_until = {name: max(one["times"], default=0.0) for name, one in self._series().items()}
 
     def monitored(self) -> dict[str, dict[str, Any]]:
         """What the monitors behind the server have read in this session."""
@@ -397,8 +393,7 @@ class ZmqReservoir(Reservoir):
             kept = [n for n, at in enumerate(one["times"]) if at > self._monitored_until.get(name, 0.0)]
             if len(kept) < len(one["times"]):
                 values = [one["values"][n] for n in kept]
-                ends = {"lowest": min(values, default=None), "highest": max(values, default=None)}
-                found[name] = {**one, "times": [one["times"][n] for n in kept], "values": values, **ends}
+                found[name] = {**one, "times": [one["times"][n] for n in kept], "values": values, **_ends(values)}
         return found
 
     def _series(self) -> dict[str, dict[str, Any]]:
@@ -410,15 +405,8 @@ class ZmqReservoir(Reservoir):
         for name, one in told.items() if isinstance(told, dict) else ():
             times, values = (one.get(key) for key in ("times", "values")) if isinstance(one, dict) else (None, None)
             if name in declared and _are_numbers(times) and _are_numbers(values) and len(times) == len(values):
-                ends = {"lowest": min(values, default=None), "highest": max(values, default=None)}
-                known = {key: one[key] for key in ends if isinstance(one.get(key), int | float)}
-                series[name] = {
-                    **declared[name].model_dump(mode="json"),
-                    "times": times,
-                    "values": values,
-                    **ends,
-                    **known,
-                }
+                ends = {key: one[key] if _are_numbers([one.get(key)]) else end for key, end in _ends(values).items()}
+                series[name] = {**declared[name].model_dump(mode="json"), "times": times, "values": values, **ends}
         return series
 
     def read_back(self) -> dict[str, Any]:
@@ -620,6 +608,10 @@ class ZmqReservoir(Reservoir):
 
 def _are_numbers(values: Any) -> TypeGuard[list[float]]:
     return isinstance(values, list) and all(isinstance(value, int | float) for value in values)
+
+
+def _ends(values: Sequence[float]) -> dict[str, float | None]:
+    return {"lowest": min(values, default=None), "highest": max(values, default=None)}
 
 
 def _shown(value: Any) -> Any:

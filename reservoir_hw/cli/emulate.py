@@ -222,17 +222,15 @@ def board(
     from reservoir_hw.core.files import replace_file
     from reservoir_hw.core.interrupts import StopOnSignals
     from reservoir_hw.emulators.board.faults import BoardFaultPlan
-    from reservoir_hw.emulators.board.line import emulated_board, emulated_text_board
+    from reservoir_hw.emulators.board.line import emulated_board
 
     plan = None if faults is None else validate(BoardFaultPlan, Document.from_file(faults))
     with contextlib.ExitStack() as held:
+        settings = {"baud": baud, "link": link, "frame_bytes": frame_bytes, "lease_ms": lease_ms, "log": log}
+        line = held.enter_context(emulated_board(nodes, inputs, text=text, faults=plan, **settings))
+        file = "\n".join(["kind: serial", f"port: {line.port}", f"baud: {baud}", *_safe_check(log), ""])
         if text:
-            line = held.enter_context(emulated_text_board(nodes, inputs, faults=plan, baud=baud, link=link, log=log))
             file = _text_file(line.port, nodes, inputs, baud, log)
-        else:
-            settings = {"baud": baud, "link": link, "frame_bytes": frame_bytes, "lease_ms": lease_ms, "log": log}
-            line = held.enter_context(emulated_board(nodes, inputs, faults=plan, **settings))
-            file = "\n".join(["kind: serial", f"port: {line.port}", f"baud: {baud}", *_safe_check(log), ""])
         if out is not None:
             replace_file(out, file)
         # Its `put` may be called by the handler of a signal.

@@ -52,8 +52,6 @@ class Encoding(NamedTuple):
 
     def decoded(self, numbers: np.ndarray, dtype: np.dtype[Any]) -> np.ndarray:
         """The values, as a copy: inside a message numbers lie at any address."""
-        if self.scale == 1.0:
-            return numbers.astype(dtype)
         values = np.empty(numbers.shape, dtype)
         self.decode(numbers, values)
         return values

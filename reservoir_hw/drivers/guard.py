@@ -9,26 +9,27 @@ before it is safe.
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import selectors
 import signal
 import subprocess
 import sys
 from collections.abc import Sequence
-from dataclasses import asdict
 
 from filelock import Timeout
+from pydantic import TypeAdapter
 
 from reservoir_hw.core.errors import DeviceFault, ReservoirError
 from reservoir_hw.core.locks import guard_lock
-from reservoir_hw.drivers.commands.instrument import ConnectionConfig, Terminations, TextInstrument
+from reservoir_hw.drivers.commands.instrument import TextInstrument
 from reservoir_hw.drivers.visa.roles import SafeState
 
 _READY = "ready"
 _ALL_IS_WELL = b"done"
 _PATIENCE_S = 30.0
 _ATTEMPTS = 3
+# What the guard is given: resources, and safe states.
+_GIVEN = TypeAdapter(tuple[Sequence[str], Sequence[SafeState]])
 
 
 class Guard:
@@ -49,8 +50,7 @@ class Guard:
         )
         assert process.stdin is not None
         try:
-            given = [[*self._resources], [asdict(one) for one in self._safe_states]]
-            process.stdin.write(json.dumps(given).encode() + b"\n")
+            process.stdin.write(_GIVEN.dump_json((self._resources, self._safe_states)) + b"\n")
             process.stdin.flush()
             said = _line_of(process)
         except BaseException:
@@ -103,9 +103,8 @@ def _line_of(process: subprocess.Popen[bytes]) -> str:
 def _main() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    resources, given = json.loads(sys.stdin.buffer.readline())
-    safe_states = [SafeState(**one) for one in given]
-    instruments = {one.address: _instrument(one) for one in safe_states}
+    resources, safe_states = _GIVEN.validate_json(sys.stdin.buffer.readline())
+    instruments = {one.address: TextInstrument(one.address, one.connection) for one in safe_states}
     locks = [guard_lock(resource) for resource in resources]
     try:
         for lock in locks:
@@ -127,20 +126,6 @@ def _main() -> None:
     for address, said in told.items():
         with contextlib.suppress(OSError):
             os.write(sys.stderr.fileno(), f"the process that drove {address} has died; {said}\n".encode())
-
-
-def _instrument(safe: SafeState) -> TextInstrument:
-    config = ConnectionConfig(
-        library=safe.library,
-        timeout_s=safe.timeout_s,
-        terminations=Terminations(write=safe.end, read=safe.read_end),
-        identify=safe.identify,
-        one_client=safe.one_client,
-        baud=safe.baud,
-        boot_wait_s=safe.boot_wait_s,
-        echo=safe.echo,
-    )
-    return TextInstrument(safe.address, config)
 
 
 def _say(line: str) -> None:

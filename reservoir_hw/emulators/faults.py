@@ -74,16 +74,6 @@ class Slow(_Fault):
         return answer if _waited(self.seconds, cancelled) else b""
 
 
-class Ignored(_Fault):
-    """Nothing happens: a trigger that never comes."""
-
-    kind: Literal["ignored"]
-
-    def strike(self, device: MessageDevice, execute: Execute, cancelled: Callable[[], bool]) -> bytes:
-        """As `_Fault.strike`."""
-        return b""
-
-
 class QueuedError(_Fault):
     """The message is carried out, and an error stands in the queue."""
 
@@ -97,36 +87,40 @@ class QueuedError(_Fault):
         return answer
 
 
-class Disconnect(_Fault):
-    """The connection is dropped. The message is not carried out."""
+class Struck(_Fault):
+    """Nothing happens, the connection is dropped, or a block is shorter than it should be."""
 
-    kind: Literal["disconnect"]
-
-    def strike(self, device: MessageDevice, execute: Execute, cancelled: Callable[[], bool]) -> bytes:
-        """As `_Fault.strike`."""
-        raise ConnectionResetError("a planned fault")
-
-
-class ShortBlock(_Fault):
-    """Half of an answer is sent, so a block is shorter than its header says."""
-
-    kind: Literal["short_block"]
+    kind: Literal["ignored", "disconnect", "short_block", "wrong_length"]
 
     def strike(self, device: MessageDevice, execute: Execute, cancelled: Callable[[], bool]) -> bytes:
         """As `_Fault.strike`."""
-        answer = execute()
-        return answer[: len(answer) // 2]
+        return _STRUCK[self.kind](execute)
 
 
-class WrongLength(_Fault):
-    """A block has half of the bytes that were asked for, and says so."""
+def _dropped(execute: Execute) -> bytes:
+    raise ConnectionResetError("a planned fault")
 
-    kind: Literal["wrong_length"]
 
-    def strike(self, device: MessageDevice, execute: Execute, cancelled: Callable[[], bool]) -> bytes:
-        """As `_Fault.strike`."""
-        payload = _payload(execute())
-        return _block(payload[: len(payload) // 4 * 2])
+def _half_sent(execute: Execute) -> bytes:
+    answer = execute()
+    return answer[: len(answer) // 2]
+
+
+def _half_block(execute: Execute) -> bytes:
+    payload = _payload(execute())
+    return _block(payload[: len(payload) // 4 * 2])
+
+
+_STRUCK: dict[str, Callable[[Execute], bytes]] = {
+    # A trigger that never comes.
+    "ignored": lambda execute: b"",
+    # The message is not carried out.
+    "disconnect": _dropped,
+    # The block is shorter than its header says.
+    "short_block": _half_sent,
+    # It has half of the bytes that were asked for, and says so.
+    "wrong_length": _half_block,
+}
 
 
 class Clipped(_Fault):
@@ -142,9 +136,7 @@ class Clipped(_Fault):
         return _block((b"\x7f" if self.signed else b"\xff") * self.bytes + payload[self.bytes :])
 
 
-Fault = Annotated[
-    Busy | Slow | Ignored | QueuedError | Disconnect | ShortBlock | WrongLength | Clipped, Field(discriminator="kind")
-]
+Fault = Annotated[Busy | Slow | QueuedError | Struck | Clipped, Field(discriminator="kind")]
 
 
 class FaultPlan(Config):
@@ -183,6 +175,10 @@ class FaultyInstrument:
     def status_byte(self) -> int:
         """As `MessageDevice.status_byte`."""
         return self._device.status_byte()
+
+
+Served = MessageDevice | FaultyInstrument
+"""An instrument as servers see it."""
 
 
 def _waited(seconds: float, cancelled: Callable[[], bool]) -> bool:

@@ -169,7 +169,5 @@ class FunctionGenerator(ScpiDevice, Generic[AnyChannel]):
     burst_mode = channel_setting(SOURCE + "BURSt:MODE", Keyword("TRIGgered", "GATed"), "burst_mode")
     """Nothing is connected to the input that gates."""
 
-    @command("ABORt")
-    def abort(self) -> None:
-        """`ABORt` ends bursts without end. Channels wait for their next trigger."""
-        self._stop(list(self._endless))
+    abort = command("ABORt")(lambda self: self._stop(list(self._endless)))
+    """Ends bursts without end. Channels wait for their next trigger."""

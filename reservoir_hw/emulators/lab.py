@@ -137,8 +137,8 @@ def virtual_lab(
         def served(device: MessageDevice, faults: list[Fault], port: int) -> str:
             faulty = FaultyInstrument(device, faults)
             if hislip:
-                return held.enter_context(HislipServer(faulty, port=port)).resource
-            return held.enter_context(SocketServer(faulty, port=port, terminator=dialect.terminator)).resource
+                return held.enter_context(HislipServer(faulty, port=port))
+            return held.enter_context(SocketServer(faulty, port=port, terminator=dialect.terminator))
 
         if dialect.digitizer is None:
             address = served(dialect.generator(bench), planned.faults, port)

@@ -22,39 +22,22 @@ from numpy.typing import NDArray
 ONE = 1 << 14
 SCALE = 1.0 / ONE
 """Value of one count of inputs and states."""
+ETA, GAMMA = 15500, 2048
+"""Strengths of the nonlinearity and of the inputs; 16384 is 1."""
+DECAY = 13414
+"""What a node keeps of its neighbour, exp(-theta)."""
+SEED = 1
+"""Of the mask."""
 _WIDEST = (1 << 16) - 1
-_LARGEST = (1 << 15) - 1
 
 
 class VirtualNodes:
-    """A board's device. It is at rest when it is made.
+    """A board's device, of so many nodes and inputs. It is at rest when it is made."""
 
-    Args:
-        nodes, inputs: Widths.
-        eta: Strength of the nonlinearity, 0 to 32767; 16384 is 1.
-        gamma: Strength of the inputs, 0 to 32767; 16384 is 1.
-        decay: What a node keeps of its neighbour, exp(-theta), 0 to 16384.
-        seed: Of the mask, 1 to 2^32 - 1.
-    """
-
-    def __init__(
-        self,
-        nodes: int = 50,
-        inputs: int = 1,
-        *,
-        eta: int = 15500,
-        gamma: int = 2048,
-        decay: int = 13414,
-        seed: int = 1,
-    ) -> None:
-        if nodes < 1 or inputs < 1 or not (0 <= max(eta, gamma) <= _LARGEST and min(eta, gamma, decay) >= 0):
-            raise ValueError("nodes and inputs are at least 1, eta and gamma 0 to 32767")
-        if decay > ONE or not 0 < seed < 1 << 32:
-            raise ValueError("decay is 0 to 16384, seed 1 to 2^32 - 1")
+    def __init__(self, nodes: int = 50, inputs: int = 1) -> None:
         self.nodes, self.inputs = nodes, inputs
-        self._eta, self._gamma, self._decay = eta, gamma, decay
-        self._mask = mask(nodes, inputs, seed)
-        self.content = f"VN {eta} {gamma} {decay} {seed}"
+        self._mask = mask(nodes, inputs, SEED)
+        self.content = f"VN {ETA} {GAMMA} {DECAY} {SEED}"
         """What decides about its states, as boards declare it."""
         self.reset()
 
@@ -65,11 +48,11 @@ class VirtualNodes:
     def step(self, counts: NDArray[np.integer[Any]]) -> NDArray[np.int16]:
         """One period: int16 inputs (inputs,) -> int16 states (nodes,)."""
         driven = np.clip(self._mask @ np.asarray(counts, np.int64), -_WIDEST, _WIDEST)
-        z = np.clip(self._states + _divided(self._gamma * driven, ONE), -_WIDEST, _WIDEST)
-        forced = (ONE - self._decay) * _divided(self._eta * z, ONE + np.abs(z))
+        z = np.clip(self._states + _divided(GAMMA * driven, ONE), -_WIDEST, _WIDEST)
+        forced = (ONE - DECAY) * _divided(ETA * z, ONE + np.abs(z))
         last, states = int(self._states[-1]), []
         for force in forced.tolist():
-            total = self._decay * last + force
+            total = DECAY * last + force
             last = total // ONE if total >= 0 else -(-total // ONE)
             states.append(last)
         self._states = np.array(states, np.int64)

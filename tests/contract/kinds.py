@@ -25,7 +25,7 @@ from reservoir_hw.emulators.bench import BenchConfig, EventLog
 from reservoir_hw.emulators.board.board import Board, Code, DeviceProblem
 from reservoir_hw.emulators.board.faults import BoardFaultPlan, Faults
 from reservoir_hw.emulators.board.line import Line
-from reservoir_hw.emulators.faults import Disconnect, FaultPlan
+from reservoir_hw.emulators.faults import FaultPlan, Struck
 from reservoir_hw.emulators.physics.devices import Linear
 from reservoir_hw.emulators.virtual_nodes import SCALE, VirtualNodes
 from reservoir_hw.experiment.states.record import Recorder
@@ -383,7 +383,7 @@ def told_lines_of_text() -> Iterator[Kind]:
 _strikes = [False]
 
 
-class Planted(Disconnect):
+class Planted(Struck):
     """Strikes as long as it is told to."""
 
     def is_due(self, count: int) -> bool:

@@ -14,8 +14,8 @@ from reservoir_hw.drivers.visa.roles import Input, Output, Trigger
 from reservoir_hw.drivers.visa.tektronix import TektronixAfg3000Config, TektronixMsoConfig
 from reservoir_hw.emulators.bench import BenchConfig, Cable, OutputSettings, VirtualBench, Waveform
 from reservoir_hw.emulators.keysight.digitizer import InfiniiVision
-from reservoir_hw.emulators.servers.hislip import serving_hislip
-from reservoir_hw.emulators.servers.socket import serving_socket
+from reservoir_hw.emulators.servers.hislip import HislipServer
+from reservoir_hw.emulators.servers.socket import SocketServer
 from reservoir_hw.emulators.tektronix.digitizer import Mso54
 from reservoir_hw.emulators.tektronix.generator import Afg3152C
 
@@ -277,8 +277,8 @@ def test_tm_devices_on_both_instruments(bench, tmp_path):
     bench.set_output(2, OutputSettings())
     seen_at = tmp_path / "seen.json"
     with (
-        serving_hislip(Mso54(bench), "127.0.0.1", 4880),
-        serving_hislip(Afg3152C(bench), "127.0.0.2", 4880),
+        HislipServer(Mso54(bench), "127.0.0.1", 4880),
+        HislipServer(Afg3152C(bench), "127.0.0.2", 4880),
     ):
         run_witness("tm_devices_afg3k_mso5.py", seen_at, tmp_path)
     seen = json.loads(seen_at.read_text())
@@ -330,7 +330,7 @@ BRANDS = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("serving", [serving_socket, serving_hislip])
+@pytest.mark.parametrize("serving", [SocketServer, HislipServer])
 @pytest.mark.parametrize("name", BRANDS)
 def test_our_driver_takes_down_what_the_bench_plays(bench, name, serving):
     brand = BRANDS[name]
@@ -404,7 +404,7 @@ REFUSED = {
 def test_our_driver_refuses_before_it_sends_anything(bench, name):
     brand = BRANDS[name]
     scope = InfiniiVision(bench) if name == "keysight" else quiet_mso(bench)
-    with serving_socket(scope) as address:
+    with SocketServer(scope) as address:
         with brand.driver(address, memory_samples=1000) as ours:
             scope.execute(b"FOO")
             for inputs, trigger, samples, said in (
@@ -433,8 +433,8 @@ def test_a_waveform_goes_through_both_instruments(bench):
     # Each level lasts 10 samples, and the first one triggers.
     volts = np.repeat(np.concatenate(([1.0], random.uniform(-0.8, 1.2, 1999))), 10)
     with (
-        serving_socket(Afg3152C(bench)) as generator_at,
-        serving_socket(Mso54(bench)) as scope_at,
+        SocketServer(Afg3152C(bench)) as generator_at,
+        SocketServer(Mso54(bench)) as scope_at,
         TektronixAfg3000Config(kind="tektronix_afg3000", address=generator_at, outputs=outputs).build() as generator,
         TektronixMsoConfig(kind="tektronix_mso", address=scope_at, inputs=inputs).build() as scope,
     ):
@@ -457,7 +457,7 @@ def test_a_waveform_goes_through_both_instruments(bench):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("serving", [serving_socket, serving_hislip])
+@pytest.mark.parametrize("serving", [SocketServer, HislipServer])
 def test_pymeasure_reads_the_same(bench, serving, tmp_path):
     scope = InfiniiVision(bench)
     bench.set_output(1, OutputSettings(on=True, waveform=Waveform(RAMP, 1e6, cycles=None, interpolation="linear")))

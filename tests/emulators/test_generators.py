@@ -13,10 +13,10 @@ from reservoir_hw.core.errors import ConfigurationError, DeviceFault
 from reservoir_hw.drivers.visa.keysight import Keysight33500Config
 from reservoir_hw.drivers.visa.tektronix import TektronixAfg3000Config
 from reservoir_hw.emulators.bench import VirtualBench
-from reservoir_hw.emulators.faults import FaultyInstrument, Ignored
+from reservoir_hw.emulators.faults import FaultyInstrument, Struck
 from reservoir_hw.emulators.keysight.generator import Keysight33512B
-from reservoir_hw.emulators.servers.hislip import serving_hislip
-from reservoir_hw.emulators.servers.socket import serving_socket
+from reservoir_hw.emulators.servers.hislip import HislipServer
+from reservoir_hw.emulators.servers.socket import SocketServer
 from reservoir_hw.emulators.tektronix.generator import Afg3152C
 
 EIGHT = b"DATA:ARB:DAC r1,-8,-7,-6,-5,-4,-3,-2,32767"
@@ -238,7 +238,7 @@ def test_what_tektronix_plays():
     assert [event["event"] for event in events] == kinds, "the timer triggers by itself"
 
 
-@pytest.mark.parametrize("serving", [serving_socket, serving_hislip])
+@pytest.mark.parametrize("serving", [SocketServer, HislipServer])
 def test_our_driver_plays_what_it_was_given(brand, generator, serving):
     low, high, safe = -0.5001, 2.5, 0.3
     outputs = {1: {"range_v": (low, high), "safe_v": safe}, 2: {"range_v": (-1.0, 1.0), "load_ohm": 50.0}}
@@ -290,7 +290,7 @@ def test_our_driver_refuses_before_it_sends_and_tells_every_fault(brand, generat
         with pytest.raises(ValueError, match=problem):
             config("TCPIP::127.0.0.1::1::SOCKET", **output)
     wave, bench = np.zeros(100), generator.bench
-    with serving_socket(generator) as address, config(address).build() as driver:
+    with SocketServer(generator) as address, config(address).build() as driver:
         before = repr(generator.channels[1])
         for volts, rate, problem in (
             (wave + 1.01, 1e6, "beyond range_v"),
@@ -317,8 +317,8 @@ def test_our_driver_refuses_before_it_sends_and_tells_every_fault(brand, generat
 
 def test_what_tektronix_cannot_play_is_told():
     """It is not so slow, it has no such small range, and an upload that is lost does not play the one before."""
-    lost = Ignored(kind="ignored", instrument="generator", at="DATA:DATA EMEM", occurrence=2)
-    with VirtualBench() as bench, serving_socket(FaultyInstrument(Afg3152C(bench), [lost])) as address:
+    lost = Struck(kind="ignored", instrument="generator", at="DATA:DATA EMEM", occurrence=2)
+    with VirtualBench() as bench, SocketServer(FaultyInstrument(Afg3152C(bench), [lost])) as address:
         for range_v, rate, said in (
             ((-1.0, 1.0), 1e-3, "-222"),
             ((-1.0, 1.0), 1e6, r"DATA:POIN\? EMEM says .*, and 51 was set"),
@@ -337,7 +337,7 @@ WITNESSED = {
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("serving", [serving_socket, serving_hislip])
+@pytest.mark.parametrize("serving", [SocketServer, HislipServer])
 @pytest.mark.parametrize("witness", WITNESSED)
 def test_drivers_that_nobody_here_wrote(serving, witness, tmp_path):
     with VirtualBench() as bench, serving(generator := WITNESSED[witness](bench)) as address:

@@ -12,8 +12,8 @@ from emulators.toy_generator import TRACE, ToyGenerator
 from pyvisa.errors import VisaIOError
 
 from reservoir_hw.core.errors import ConfigurationError
-from reservoir_hw.emulators.servers.hislip import HislipServer, serving_hislip
-from reservoir_hw.emulators.servers.socket import SocketServer, serving_socket
+from reservoir_hw.emulators.servers.hislip import HislipServer
+from reservoir_hw.emulators.servers.socket import SocketServer
 
 NO_ERROR = '0,"No error"'
 
@@ -35,7 +35,7 @@ def opened(manager, address):
     return contextlib.closing(manager.open_resource(address, timeout=5000, **terminator))
 
 
-@pytest.mark.parametrize("serving", [serving_socket, serving_hislip])
+@pytest.mark.parametrize("serving", [SocketServer, HislipServer])
 def test_queries_blocks_and_two_connections(manager, device, serving):
     with serving(device) as address, opened(manager, address) as one, opened(manager, address) as other:
         assert one.query("*IDN?") == "Toys,G1,42,1.0"
@@ -57,7 +57,7 @@ def test_queries_blocks_and_two_connections(manager, device, serving):
 
 
 def test_an_interrupted_query_on_hislip(manager, device):
-    with serving_hislip(device) as address, opened(manager, address) as client:
+    with HislipServer(device) as address, opened(manager, address) as client:
         client.write("WAV:DATA?")
         assert client.query("OUTP?") == "0", "the unread answer is gone"
         assert client.query("SYST:ERR?") == '-410,"Query INTERRUPTED"'
@@ -65,7 +65,7 @@ def test_an_interrupted_query_on_hislip(manager, device):
 
 
 def test_status_byte_and_trigger_on_hislip(manager, device):
-    with serving_hislip(device) as address, opened(manager, address) as client:
+    with HislipServer(device) as address, opened(manager, address) as client:
         client.write("*ESE 32")
         session = client.visalib.sessions[client.session].interface
         session.trigger()
@@ -82,7 +82,7 @@ def test_status_byte_and_trigger_on_hislip(manager, device):
 
 
 def test_messages_in_pieces_on_hislip(manager, device):
-    with serving_hislip(device) as address, opened(manager, address) as client:
+    with HislipServer(device) as address, opened(manager, address) as client:
         session = client.visalib.sessions[client.session].interface
         session.max_msg_size = 1 << 16
         np.testing.assert_array_equal(client.query_binary_values("WAV:DATA?", "B", container=np.array), TRACE)
@@ -96,7 +96,7 @@ def test_messages_in_pieces_on_hislip(manager, device):
 
 def test_device_clear_on_hislip(manager, device):
     device.idle.clear()
-    with serving_hislip(device) as address, opened(manager, address) as client:
+    with HislipServer(device) as address, opened(manager, address) as client:
         client.timeout = 50
         with pytest.raises(VisaIOError, match="Timeout"):
             client.query("*OPC?;:FREQ 7")
@@ -112,7 +112,7 @@ def test_device_clear_on_hislip(manager, device):
         assert device.frequencies[1] == 1e3
 
 
-@pytest.mark.parametrize("serving", [serving_socket, serving_hislip])
+@pytest.mark.parametrize("serving", [SocketServer, HislipServer])
 def test_a_connection_that_closes_ends_its_wait(manager, device, serving):
     device.idle.clear()
     with serving(device) as address:
@@ -125,23 +125,25 @@ def test_a_connection_that_closes_ends_its_wait(manager, device, serving):
 
 
 def test_a_connection_that_closes_in_the_middle_of_a_block(manager, device):
-    with SocketServer(device) as server:
+    server = SocketServer(device)
+    with server as at:
         for part in (b"DATA:RAW #7100", b"DATA:RAW #71000000" + b"\n" * 500_000, b"FREQ 7"):
             with socket.create_connection((server.host, server.port)) as half:
                 half.sendall(part)
-        with opened(manager, server.resource) as client:
+        with opened(manager, at) as client:
             assert client.query("SYST:ERR?") == NO_ERROR
     assert device.waveforms == {}
     assert device.frequencies[1] == 1e3
-    with HislipServer(device) as server:
-        address = (server.host, server.port)
+    hislip = HislipServer(device)
+    with hislip as at:
+        address = (hislip.host, hislip.port)
         with socket.create_connection(address) as half, socket.create_connection(address) as other:
             half.sendall(struct.pack("!2sBBIQ", b"HS", 0, 0, 0x01000000, 7) + b"hislip0")
             session = struct.unpack("!2sBBIQ", half.recv(16))[3] & 0xFFFF
             other.sendall(struct.pack("!2sBBIQ", b"HS", 17, 0, session, 0))
             assert other.recv(16)[2] == 18
             half.sendall(struct.pack("!2sBBIQ", b"HS", 7, 0, 0, 1000) + b"DATA:RAW #3500" + b"\n" * 100)
-        with opened(manager, server.resource) as client:
+        with opened(manager, at) as client:
             assert client.query("SYST:ERR?") == NO_ERROR
     assert device.waveforms == {}
 
@@ -149,7 +151,7 @@ def test_a_connection_that_closes_in_the_middle_of_a_block(manager, device):
 def test_stopping_ends_all_threads(manager, device):
     device.idle.clear()
     threads = threading.active_count()
-    with serving_socket(device) as address, serving_hislip(device) as hislip:
+    with SocketServer(device) as address, HislipServer(device) as hislip:
         with opened(manager, hislip) as two, opened(manager, address) as one:
             two.query("*IDN?")
             one.write("*OPC?")
@@ -176,7 +178,8 @@ def test_stopping_ends_all_threads(manager, device):
     ],
 )
 def test_hislip_refuses_other_protocols(device, first, kind, text):
-    with HislipServer(device) as server, socket.create_connection((server.host, server.port)) as client:
+    server = HislipServer(device)
+    with server, socket.create_connection((server.host, server.port)) as client:
         client.sendall(first)
         answer = client.makefile("rb").read()
     assert answer[:3] == b"HS" + bytes([kind])

@@ -24,7 +24,7 @@ from reservoir_hw.core.spec import (
     ResetPolicy,
 )
 from reservoir_hw.drivers.commands.answers import Place
-from reservoir_hw.drivers.commands.instrument import ConnectionConfig
+from reservoir_hw.drivers.visa.links import ConnectionConfig
 
 _INPUT = re.compile(r"\{u\[(\d+)\]")
 _ADDRESS = "a VISA address (TCPIP::host::5025::SOCKET, ASRL/dev/ttyUSB0::INSTR, GPIB::24::INSTR), or a serial port"

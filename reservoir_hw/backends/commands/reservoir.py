@@ -77,7 +77,7 @@ class CommandsReservoir(Reservoir):
             if knob.closing is not None
         ]
         told = [*closing, *((line, {"n": 0}) for line in self._safe)]
-        safe_states = [_safe_state(config, line, values, instruments[line.to]) for line, values in told]
+        safe_states = [_safe_state(config, line, values) for line, values in told]
         # Without lines of a safe state there is nothing that it could do.
         self._guard = Guard(safe_states, sorted(self.resources)) if safe_states else None
         self._numbers = itertools.count(1)
@@ -334,21 +334,14 @@ def _serial(who: str) -> str:
     return fields[2].strip() if len(fields) == len(("maker", "model", "serial", "version")) else who.strip()
 
 
-def _safe_state(config: CommandsConfig, line: Line, values: Values, instrument: TextInstrument) -> SafeState:
+def _safe_state(config: CommandsConfig, line: Line, values: Values) -> SafeState:
     """A line of the safe state as the guard sends it."""
     one = config.all_instruments[line.to]
     return SafeState(
-        instrument.address,
+        config.address_of(line.to),
         (line.template.filled(values),),
-        one.library,
-        one.timeout_s,
-        one.terminations.write,
-        one.terminations.read,
+        # Another instrument there is brought to this state, too, and nobody waits for its reasons.
+        one.model_copy(update={"identity": "", "errors": ""}),
         answered=line.asks,
-        identify=one.identify,
         confirm=one.errors or config.done_line(line.to),
-        one_client=instrument.takes_one_client,
-        baud=one.baud,
-        boot_wait_s=one.boot_wait_s,
-        echo=one.echo,
     )

@@ -243,19 +243,14 @@ def opened(config: BenchConfig) -> Iterator[Bench]:
     bench = Bench(config)
     locks = HostLocks(bench.resources)
     locks.acquire(honour_reservations=True)
-    try:
-        try:
-            bench.open()
-            for knob in bench.auxiliaries.knobs:
-                knob.turn(knob.config.value)
-            yield bench
-        finally:
-            try:
-                bench.make_safe()
-            finally:
-                bench.close()
-    finally:
-        locks.release()
+    with contextlib.ExitStack() as undone:
+        undone.callback(locks.release)
+        undone.callback(bench.close)
+        undone.callback(bench.make_safe)
+        bench.open()
+        for knob in bench.auxiliaries.knobs:
+            knob.turn(knob.config.value)
+        yield bench
 
 
 class Shot(NamedTuple):

@@ -25,7 +25,7 @@ from reservoir_hw.core.knobs import Knob, KnobConfig, Monitor, MonitorConfig
 from reservoir_hw.core.reservoir_config import Encoder, ReservoirConfig
 from reservoir_hw.core.signal import MaskConfig, SampleAndHold, Scaling, marker
 from reservoir_hw.core.spec import Continuity
-from reservoir_hw.drivers.visa.links import resource_of
+from reservoir_hw.drivers.visa.links import SCPI, resource_of
 from reservoir_hw.drivers.visa.roles import DigitizerConfig, GeneratorConfig, SafeState, Trigger
 from reservoir_hw.drivers.visa.scpi import ScpiInstrument
 
@@ -54,7 +54,8 @@ class AuxiliaryKnob(KnobConfig):
         """What sets the closing value at once; None where it keeps its value."""
         if self.closing is None:
             return None
-        return SafeState(self.address, (self.command(self.closing),), self.library, self.timeout_s)
+        connection = SCPI.model_copy(update={"library": self.library, "timeout_s": self.timeout_s})
+        return SafeState(self.address, (self.command(self.closing),), connection)
 
     def command(self, value: float) -> str:
         """What sets a value."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -69,7 +69,7 @@ class Template:
             if found["literal"] is not None:
                 self.parts.append(f"{{{found['literal']}}}")
             else:
-                self.parts.append(self._place(found["place"], found["end"], widths))
+                self.parts.append(self._place(found["place"], found["end"]))
         self.parts.append(text[done:])
 
     @property
@@ -97,13 +97,14 @@ class Template:
         for part in self.parts:
             if isinstance(part, Place) and part.index in values:
                 index = values[str(part.index)]
-                part = self._place(f"{part.name}[{index}]{part.format and ':'}{part.format}", "}", self._widths)
+                part = self._place(f"{part.name}[{index}]{part.format and ':'}{part.format}", "}")
             bound.parts.append(
                 part.text(values[part.name]) if isinstance(part, Place) and part.name in values else part
             )
         return bound
 
-    def _place(self, inside: str, end: str, widths: Mapping[str, int | None]) -> Place:
+    def _place(self, inside: str, end: str) -> Place:
+        widths = self._widths
         known = ", ".join(name if width is None else f"{name}[0]" for name, width in widths.items()) or "nothing"
         if not end:
             raise ValueError(f"{self.text!r}: the brace before {inside!r} is not closed")
@@ -155,14 +156,6 @@ class Reading:
     named: dict[str, list[float]] = field(default_factory=dict)
 
 
-class Answer(Protocol):
-    """A way to read an answer."""
-
-    def read(self, answer: str, values: Values, asked: str) -> Reading:
-        """Raises `ProtocolError` or `DeviceFault`, which name what was `asked`."""
-        ...
-
-
 @dataclass(frozen=True)
 class Floats:
     """Numbers with commas, semicolons or white space between them; `names` says which is which, over and over.
@@ -173,7 +166,7 @@ class Floats:
     names: tuple[str, ...] = ()
 
     def read(self, answer: str, values: Values, asked: str) -> Reading:
-        """As `Answer.read`."""
+        """What an answer says. Raises `ProtocolError` or `DeviceFault`, which name what was `asked`."""
         del values
         texts = [text for text in _BETWEEN.split(answer) if text]
         numbers = [_number(text, answer, asked) if _is_read(self.names, at) else 0.0 for at, text in enumerate(texts)]
@@ -190,7 +183,7 @@ class Pattern:
         self._template = template
 
     def read(self, answer: str, values: Values, asked: str) -> Reading:
-        """As `Answer.read`."""
+        """As `Floats.read`."""
         expected = self._template.filled(values, lambda place, text: re.escape(text))
         found = re.fullmatch(expected, answer.strip())
         if found is None:
@@ -204,6 +197,10 @@ class Pattern:
             else:
                 reading.named[name] = [_number(text, answer, asked)]
         return reading
+
+
+Answer = Floats | Pattern
+"""A way to read an answer."""
 
 
 def named(numbers: Sequence[float], names: Sequence[str], asked: str, answer: str) -> Reading:

@@ -7,12 +7,10 @@ import re
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from typing import Annotated, Any, Self
+from typing import Any, Self
 
 import numpy as np
-from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt, field_validator
 
-from reservoir_hw.core.configuration import NO_INFLUENCE_ON_STATES, Config
 from reservoir_hw.core.errors import (
     ConfigurationError,
     DeviceFault,
@@ -22,7 +20,7 @@ from reservoir_hw.core.errors import (
 )
 from reservoir_hw.drivers.commands.answers import shown
 from reservoir_hw.drivers.ports import port_of
-from reservoir_hw.drivers.visa.links import Link, SerialLink, numbers_in, resource_of
+from reservoir_hw.drivers.visa.links import ConnectionConfig, Link, SerialLink, numbers_in, resource_of
 from reservoir_hw.drivers.visa.session import Session
 
 log = logging.getLogger(__name__)
@@ -31,63 +29,6 @@ log = logging.getLogger(__name__)
 _ENTRY = re.compile(r"\s*([+-]?\d+)\b")
 # An error queue holds 20 to 30 entries; an instrument that never says "no error" has no queue.
 _MOST_ERRORS = 100
-
-
-class Terminations(Config):
-    """What ends a line."""
-
-    write: str = Field(default="\n", min_length=1, description="that is sent")
-    read: str = Field(default="\n", min_length=1, description="that is received; a CR before it is dropped")
-
-
-class ConnectionConfig(Config):
-    """How an instrument is reached, whatever it is told."""
-
-    library: Annotated[str, NO_INFLUENCE_ON_STATES] = Field(
-        default="@py", description='pyvisa-py, or "" for the VISA library of a vendor'
-    )
-    baud: Annotated[PositiveInt, NO_INFLUENCE_ON_STATES] = Field(
-        default=115200, description="bits a second of a serial port, as the board has it"
-    )
-    timeout_s: Annotated[PositiveFloat, NO_INFLUENCE_ON_STATES] = Field(
-        default=3.0, description="the longest wait without a byte"
-    )
-    terminations: Annotated[Terminations, NO_INFLUENCE_ON_STATES] = Terminations()
-    boot_wait_s: Annotated[NonNegativeFloat, NO_INFLUENCE_ON_STATES] = Field(
-        default=0.0, description="wait so long after the port was opened: some boards begin anew, and print a greeting"
-    )
-    echo: Annotated[bool, NO_INFLUENCE_ON_STATES] = Field(
-        default=False, description="true: it sends each line back before it answers"
-    )
-    identify: Annotated[str, NO_INFLUENCE_ON_STATES] = Field(
-        default="", description="a line that it answers with who it is: *IDN?"
-    )
-    identity: Annotated[str, NO_INFLUENCE_ON_STATES] = Field(
-        default="", description="a regular expression for this answer: another instrument is refused"
-    )
-    errors: Annotated[str, NO_INFLUENCE_ON_STATES] = Field(
-        default="", description="the line that takes one entry from its error queue: SYST:ERR?"
-    )
-    one_client: Annotated[bool | None, NO_INFLUENCE_ON_STATES] = Field(
-        default=None, description="whether it takes one connection at a time; by default true for serial ports"
-    )
-    resource: Annotated[str | None, NO_INFLUENCE_ON_STATES] = Field(
-        default=None, description="what one process uses at a time; by default what the address says"
-    )
-
-    @field_validator("identity")
-    @classmethod
-    def _compiles(cls, identity: str) -> str:
-        try:
-            re.compile(identity)
-        except re.error as error:
-            raise ValueError(f"{identity!r} is no regular expression: {error}") from None
-        return identity
-
-    @field_validator("terminations", mode="before")
-    @classmethod
-    def _both(cls, given: Any) -> Any:
-        return {"write": given, "read": given} if isinstance(given, str) else given
 
 
 class Unasked(ProtocolError):
@@ -195,17 +136,9 @@ class TextInstrument:
             raise
 
     def _connected(self) -> Session:
-        config = self._config
-        self._session = session = Session(
-            self.address,
-            library=config.library,
-            timeout_s=config.timeout_s,
-            end=config.terminations.write.encode(),
-            read_end=config.terminations.read.encode(),
-            baud=config.baud,
-        )
+        self._session = session = Session(self.address, self._config)
         self._is_known = False
-        time.sleep(config.boot_wait_s)
+        time.sleep(self._config.boot_wait_s)
         return session
 
     def _know(self, link: Link) -> None:

@@ -104,7 +104,7 @@ class BurstGenerator(ScpiInstrument):
     @property
     def safe_state(self) -> SafeState:
         """See `Awg.safe_state`."""
-        return SafeState(self.address, self._all_off(), self._config.library, self.timeout_s, self.end.decode())
+        return SafeState(self.address, self._all_off(), self.connection)
 
     def load(self, volts: Mapping[int, np.ndarray], sample_rate_hz: float) -> float:
         """See `Awg.load`."""

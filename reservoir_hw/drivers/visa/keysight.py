@@ -107,7 +107,7 @@ class KeysightInfiniiVision(RecordDigitizer):
 
     def configure(self, inputs: Sequence[int], trigger: Trigger, sample_rate_hz: float, samples: int) -> float:
         """See `Digitizer.configure`. The instrument takes the rate that its time base and its memory give."""
-        self._check(inputs, trigger, samples)
+        self._config.check(inputs, trigger, samples)
         duration = samples / sample_rate_hz
         acquisition = _ACQUISITIONS[self._config.acquisition]
         self.write("*CLS", ":STOP", f":ACQ:TYPE {acquisition}", ":TIM:MODE MAIN", ":TIM:REF LEFT")

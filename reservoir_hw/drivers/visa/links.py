@@ -15,10 +15,12 @@ import struct
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Annotated, Any, Protocol
 
 import numpy as np
+from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt, field_validator
 
+from reservoir_hw.core.configuration import NO_INFLUENCE_ON_STATES, Config
 from reservoir_hw.core.errors import ConfigurationError, DeviceDisconnected, DeviceTimeout, ProtocolError, text_of
 from reservoir_hw.drivers.ports import port_of, resource_of_port
 
@@ -68,6 +70,72 @@ def numbers_in(payload: Buffer, dtype: Any) -> np.ndarray:
     return np.frombuffer(payload, dtype)
 
 
+class Terminations(Config):
+    """What ends a line."""
+
+    write: str = Field(default="\n", min_length=1, description="that is sent")
+    read: str = Field(default="\n", min_length=1, description="that is received; a CR before it is dropped")
+
+    @property
+    def encoded(self) -> tuple[bytes, bytes]:
+        """Of what is sent, and of what is received."""
+        return self.write.encode(), self.read.encode()
+
+
+class ConnectionConfig(Config):
+    """How an instrument is reached, whatever it is told."""
+
+    library: Annotated[str, NO_INFLUENCE_ON_STATES] = Field(
+        default="@py", description='pyvisa-py, or "" for the VISA library of a vendor'
+    )
+    baud: Annotated[PositiveInt, NO_INFLUENCE_ON_STATES] = Field(
+        default=115200, description="bits a second of a serial port, as the board has it"
+    )
+    timeout_s: Annotated[PositiveFloat, NO_INFLUENCE_ON_STATES] = Field(
+        default=3.0, description="the longest wait without a byte"
+    )
+    terminations: Annotated[Terminations, NO_INFLUENCE_ON_STATES] = Terminations()
+    boot_wait_s: Annotated[NonNegativeFloat, NO_INFLUENCE_ON_STATES] = Field(
+        default=0.0, description="wait so long after the port was opened: some boards begin anew, and print a greeting"
+    )
+    echo: Annotated[bool, NO_INFLUENCE_ON_STATES] = Field(
+        default=False, description="true: it sends each line back before it answers"
+    )
+    identify: Annotated[str, NO_INFLUENCE_ON_STATES] = Field(
+        default="", description="a line that it answers with who it is: *IDN?"
+    )
+    identity: Annotated[str, NO_INFLUENCE_ON_STATES] = Field(
+        default="", description="a regular expression for this answer: another instrument is refused"
+    )
+    errors: Annotated[str, NO_INFLUENCE_ON_STATES] = Field(
+        default="", description="the line that takes one entry from its error queue: SYST:ERR?"
+    )
+    one_client: Annotated[bool | None, NO_INFLUENCE_ON_STATES] = Field(
+        default=None, description="whether it takes one connection at a time; by default true for serial ports"
+    )
+    resource: Annotated[str | None, NO_INFLUENCE_ON_STATES] = Field(
+        default=None, description="what one process uses at a time; by default what the address says"
+    )
+
+    @field_validator("identity")
+    @classmethod
+    def _compiles(cls, identity: str) -> str:
+        try:
+            re.compile(identity)
+        except re.error as error:
+            raise ValueError(f"{identity!r} is no regular expression: {error}") from None
+        return identity
+
+    @field_validator("terminations", mode="before")
+    @classmethod
+    def _both(cls, given: Any) -> Any:
+        return {"write": given, "read": given} if isinstance(given, str) else given
+
+
+SCPI = ConnectionConfig(baud=9600, timeout_s=5.0, identify="*IDN?", one_client=False)
+"""Instruments that speak SCPI, where nobody says otherwise."""
+
+
 _LONGEST_LINE = 1 << 20
 _RECEIVED_AT_ONCE = 1 << 16
 # What of an answer is shown in a message.
@@ -105,11 +173,11 @@ class Link(Protocol):
 
 
 class _Stream(ABC):
-    """Bytes without messages: a line ends with `read_end`, and what has come in advance is kept."""
+    """Bytes without messages: a line ends as the terminations say, and what has come in advance is kept."""
 
-    def __init__(self, name: str, timeout_s: float, read_end: bytes) -> None:
-        self.timeout_s = timeout_s
-        self._name, self._read_end = name, read_end
+    def __init__(self, name: str, config: ConnectionConfig) -> None:
+        self.timeout_s = config.timeout_s
+        self._name, self._end, self._read_end = name, *config.terminations.encoded
         self._received: bytearray = bytearray()
 
     def line(self) -> bytes:
@@ -160,18 +228,11 @@ class _Stream(ABC):
 
 
 class SocketLink(_Stream):
-    """Over a connected TCP socket. Messages end with `end`, answers with `read_end`."""
+    """Over a connected TCP socket."""
 
-    def __init__(
-        self,
-        name: str,
-        connected: socket.socket,
-        timeout_s: float,
-        end: bytes = b"\n",
-        read_end: bytes = b"\n",
-    ) -> None:
-        super().__init__(name, timeout_s, read_end)
-        self._socket, self._end = connected, end
+    def __init__(self, name: str, connected: socket.socket, config: ConnectionConfig) -> None:
+        super().__init__(name, config)
+        self._socket = connected
         # Otherwise a query after a write waits for the acknowledgement of the write: 44 ms.
         connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
@@ -230,11 +291,11 @@ class SocketLink(_Stream):
 
 
 class SerialLink(_Stream):
-    """Over a serial port of pyserial, which it closes. Messages end with `end`, answers with `read_end`."""
+    """Over a serial port of pyserial, which it closes."""
 
-    def __init__(self, line: Line, timeout_s: float, end: bytes = b"\n", read_end: bytes = b"\n") -> None:
-        super().__init__(line.port, timeout_s, read_end)
-        self._line, self._end = line, end
+    def __init__(self, line: Line, config: ConnectionConfig) -> None:
+        super().__init__(line.port, config)
+        self._line = line
 
     def send(self, message: bytes, block: Buffer = b"") -> None:
         """Raises `DeviceTimeout`, `DeviceDisconnected`."""
@@ -285,9 +346,10 @@ class SerialLink(_Stream):
 class PyvisaLink:
     """Over a pyvisa resource: HiSLIP, VXI-11, USB, GPIB; a raw socket or a serial port of another VISA library."""
 
-    def __init__(self, name: str, resource: Any, timeout_s: float, end: bytes = b"\n", read_end: bytes = b"\n") -> None:
-        self.timeout_s = timeout_s
-        self._name, self._resource, self._end, self._read_end = name, resource, end, read_end
+    def __init__(self, name: str, resource: Any, config: ConnectionConfig) -> None:
+        self.timeout_s = config.timeout_s
+        self._name, self._resource = name, resource
+        self._end, self._read_end = config.terminations.encoded
         # Messages have ends of their own, so that a newline may be data.
         self._messages = resource.resource_class == "INSTR" and not name.upper().startswith("ASRL")
         resource.chunk_size = _CHUNK

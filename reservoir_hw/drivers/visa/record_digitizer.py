@@ -19,10 +19,29 @@ _LOOK_S = 0.002
 _READ_BACK = 0.05
 
 
-class RecordDigitizerConfig(DigitizerConfig):
-    """A digitizer at an address, and the ranges of its inputs."""
+class RecordsConfig(DigitizerConfig):
+    """A digitizer whose records are as long as its memory."""
 
     memory_samples: PositiveInt
+
+    def check(self, inputs: Sequence[int], trigger: Trigger, samples: int) -> None:
+        """Raise `ConfigurationError` for inputs that are not there, and for records that are too long."""
+        wanted = {*inputs} if trigger.source == "external" else {*inputs, trigger.source}
+        if unknown := sorted(wanted - set(self.inputs)):
+            raise ConfigurationError(f"{self.address} has no input {unknown[0]} (inputs: {[*self.inputs]})")
+        self.expect_memory(samples)
+
+    def expect_memory(self, samples: int) -> None:
+        """Raise `ConfigurationError` for records that are too long."""
+        if samples > self.memory_samples:
+            raise ConfigurationError(
+                f"{self.address}: a record has at most {self.memory_samples} samples, {samples} are needed"
+            )
+
+
+class RecordDigitizerConfig(RecordsConfig):
+    """A digitizer at an address, and the ranges of its inputs."""
+
     acquisition: Literal["normal", "high_resolution"] = Field(
         default="high_resolution",
         description="high_resolution averages what is taken between two samples of the record: 12 bits or more",
@@ -48,7 +67,7 @@ class RecordDigitizer(ScpiInstrument):
 
     def wait(self, timeout_s: float) -> None:
         """See `Digitizer.wait`."""
-        if not _comes(self._stopped, timeout_s):
+        if not comes(self._stopped, timeout_s):
             what = "the record was not complete" if self._triggered() else "trigger not met"
             self.write(self.stop_command)
             raise DeviceFault(f"{self.address}: {what} within {timeout_s:g} s")
@@ -66,17 +85,6 @@ class RecordDigitizer(ScpiInstrument):
     @abstractmethod
     def _fetch(self, number: int) -> Waveform: ...
 
-    def _check(self, inputs: Sequence[int], trigger: Trigger, samples: int) -> None:
-        wanted = {*inputs} if trigger.source == "external" else {*inputs, trigger.source}
-        if unknown := sorted(wanted - set(self._config.inputs)):
-            raise ConfigurationError(f"{self.address} has no input {unknown[0]} (inputs: {[*self._config.inputs]})")
-        self._expect_memory(samples)
-
-    def _expect_memory(self, samples: int) -> None:
-        most = self._config.memory_samples
-        if samples > most:
-            raise ConfigurationError(f"{self.address}: a record has at most {most} samples, {samples} are needed")
-
     def _expect_range(self, channel: Input, width: str, width_v: float, middle: str) -> None:
         """Read two settings back: `width`, which was set to `width_v`, and `middle`, to the middle of the range."""
         (low, high), middle_v = channel.range_v, sum(channel.range_v) / 2
@@ -87,7 +95,7 @@ class RecordDigitizer(ScpiInstrument):
             raise DeviceFault(f"{self.address}: {middle} is {found:g} V, and {middle_v:g} V was set")
 
     def _expect_armed(self, armed: Callable[[], bool]) -> None:
-        if not _comes(armed, self.timeout_s):
+        if not comes(armed, self.timeout_s):
             self.check_errors()
             raise DeviceTimeout(f"{self.address}: it did not arm within {self.timeout_s:g} s")
 
@@ -95,7 +103,8 @@ class RecordDigitizer(ScpiInstrument):
         return DeviceFault(f"{self.address}: a record of {self._samples} samples was due, {samples} came")
 
 
-def _comes(asked: Callable[[], bool], timeout_s: float) -> bool:
+def comes(asked: Callable[[], bool], timeout_s: float) -> bool:
+    """Whether it becomes true within so long. It is asked again and again."""
     until = time.monotonic() + timeout_s
     while not asked():
         if time.monotonic() > until:

@@ -20,7 +20,7 @@ from reservoir_hw.drivers.visa.record_digitizer import RecordDigitizer, RecordDi
 from reservoir_hw.drivers.visa.roles import Input, InstrumentConfig, Trigger, Waveform
 
 _IDENTITY = "^REDPITAYA,"
-_END = b"\r\n"
+_END = "\r\n"
 _BASE_RATE_HZ = 125e6
 _BUFFER_SAMPLES = 16384
 _FULL_SCALE = 8192
@@ -155,7 +155,7 @@ class RedPitayaDigitizer(RecordDigitizer):
 
     def configure(self, inputs: Sequence[int], trigger: Trigger, sample_rate_hz: float, samples: int) -> float:
         """See `Digitizer.configure`. The rate is 125 MS/s divided by a whole number, not below the one wanted."""
-        self._check(inputs, trigger, samples)
+        self._config.check(inputs, trigger, samples)
         factor = _factor(sample_rate_hz)
         if factor is None:
             raise ConfigurationError(
@@ -164,7 +164,7 @@ class RedPitayaDigitizer(RecordDigitizer):
         rate = _BASE_RATE_HZ / factor
         # Of the same duration.
         points = math.ceil(samples * rate / sample_rate_hz * (1 - 1e-9))
-        self._expect_memory(points)
+        self._config.expect_memory(points)
         before = math.ceil(trigger.before_s * rate)
         # The trigger stands in the middle of the buffer, unless the end is delayed.
         delay = _BUFFER_SAMPLES // 2 - before

@@ -12,7 +12,7 @@ from pydantic import Field, NonNegativeFloat, PositiveFloat, model_validator
 
 from reservoir_hw.core.configuration import NO_INFLUENCE_ON_STATES, Config
 from reservoir_hw.core.errors import ConfigurationError
-from reservoir_hw.drivers.visa.links import resource_of
+from reservoir_hw.drivers.visa.links import SCPI, ConnectionConfig, resource_of
 
 
 class InstrumentConfig(Config):
@@ -46,24 +46,15 @@ class InstrumentConfig(Config):
 class SafeState:
     """Commands that bring the instrument at an address to its safe state.
 
-    `end` ends each of them, and `read_end` an answer. `answered` says whether each is answered by a line, `identify`
-    asks who is there, and `confirm` whether all is done; empty: it is not asked. An instrument that takes `one_client`
-    can be reached only after its owner has died. `baud` and `boot_wait_s` are of serial ports.
+    `answered` says whether each is answered by a line, and `confirm` asks whether all is done; empty: it is not asked.
+    An instrument that takes one client can be reached only after its owner has died.
     """
 
     address: str
     commands: tuple[str, ...]
-    library: str = "@py"
-    timeout_s: float = 5.0
-    end: str = "\n"
-    read_end: str = "\n"
+    connection: ConnectionConfig = SCPI
     answered: bool = False
-    identify: str = "*IDN?"
     confirm: str = "*OPC?"
-    one_client: bool = False
-    baud: int = 9600
-    boot_wait_s: float = 0.0
-    echo: bool = False
 
 
 class Output(Config):

@@ -14,7 +14,7 @@ import numpy as np
 
 from reservoir_hw.core.arrays import NO_NUMBER
 from reservoir_hw.core.errors import ConfigurationError, DeviceFault, ProtocolError
-from reservoir_hw.drivers.visa.links import Link, header_of, numbers_in
+from reservoir_hw.drivers.visa.links import SCPI, ConnectionConfig, Link, Terminations, header_of, numbers_in
 from reservoir_hw.drivers.visa.session import Session
 
 log = logging.getLogger(__name__)
@@ -57,7 +57,7 @@ class ScpiInstrument:
     All methods raise `DeviceTimeout`, `DeviceDisconnected`, `ProtocolError` and `DeviceFault`.
     """
 
-    end = b"\n"
+    end = "\n"
     errors = "SYST:ERR?"
     identity = ""
 
@@ -70,6 +70,12 @@ class ScpiInstrument:
     def idn(self) -> str:
         """Its answer to `*IDN?`; empty before `open`."""
         return self._connection.idn
+
+    @property
+    def connection(self) -> ConnectionConfig:
+        """How it is reached."""
+        told = {"library": self._library, "timeout_s": self.timeout_s, "terminations": Terminations(write=self.end)}
+        return SCPI.model_copy(update=told)
 
     def share(self, other: ScpiInstrument) -> None:
         """Use the connection of another driver of the same instrument from now on: one exchange at a time for both."""
@@ -179,7 +185,7 @@ class ScpiInstrument:
                 raise
 
     def _connected(self) -> Session:
-        session = Session(self.address, library=self._library, timeout_s=self.timeout_s, end=self.end)
+        session = Session(self.address, self.connection)
         try:
             session.link.send(b"*IDN?")
             idn = session.link.line().decode("latin-1").strip()

@@ -9,46 +9,39 @@ from typing import Any
 
 from reservoir_hw.core.errors import ConfigurationError, DeviceDisconnected, MissingExtra, text_of
 from reservoir_hw.drivers.ports import port_of
-from reservoir_hw.drivers.visa.links import Link, PyvisaLink, SerialLink, SocketLink, is_raw_socket
+from reservoir_hw.drivers.visa.links import (
+    SCPI,
+    ConnectionConfig,
+    Link,
+    PyvisaLink,
+    SerialLink,
+    SocketLink,
+    is_raw_socket,
+)
 
 _DESCRIPTORS = 1000
-# Of VISA, where nobody says otherwise.
-_BAUD = 9600
 
 
 class Session:
-    """One connection. Raises `ConfigurationError` for an address that is none, `DeviceDisconnected` if nobody answers.
+    """One connection. Raises `ConfigurationError` for an address that is none, `DeviceDisconnected` if none answers."""
 
-    `library` is what `pyvisa.ResourceManager` takes: "@py" for pyvisa-py, "" for the VISA library of a vendor. `baud`
-    is of serial ports. A message ends with `end`, an answer with `read_end`.
-    """
-
-    def __init__(
-        self,
-        address: str,
-        *,
-        library: str = "@py",
-        timeout_s: float = 5.0,
-        end: bytes = b"\n",
-        read_end: bytes = b"\n",
-        baud: int = _BAUD,
-    ) -> None:
+    def __init__(self, address: str, config: ConnectionConfig = SCPI) -> None:
         self.address = address
         self._resource: Any = None
         port = port_of(address)
-        if port is not None and (library == "@py" or port == address):
-            self.link: Link = _serial_link(port, baud, timeout_s, end, read_end)
+        if port is not None and (config.library == "@py" or port == address):
+            self.link: Link = _serial_link(port, config)
             return
-        self._resource = _opened(address, library, timeout_s)
+        self._resource = _opened(address, config.library, config.timeout_s)
         try:
             if port is not None:
-                self._resource.baud_rate = baud
+                self._resource.baud_rate = config.baud
             connected = _socket_of(self._resource) if is_raw_socket(address) else None
             if connected is None:
-                self.link = PyvisaLink(address, self._resource, timeout_s, end, read_end)
+                self.link = PyvisaLink(address, self._resource, config)
             else:
                 _expect_connected(address, connected)
-                self.link = SocketLink(address, connected, timeout_s, end, read_end)
+                self.link = SocketLink(address, connected, config)
         except BaseException:
             self.close()
             raise
@@ -73,12 +66,12 @@ def without_delay(resource: Any) -> None:
         connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
 
-def _serial_link(port: str, baud: int, timeout_s: float, end: bytes, read_end: bytes) -> SerialLink:
+def _serial_link(port: str, config: ConnectionConfig) -> SerialLink:
     try:
         from reservoir_hw.drivers.serial.line import Line
     except ImportError as error:
         raise MissingExtra("serial ports need pyserial: pip install 'reservoir-hw[serial]'") from error
-    return SerialLink(Line(port, baud, timeout_s), timeout_s, end, read_end)
+    return SerialLink(Line(port, config.baud, config.timeout_s), config)
 
 
 def _opened(address: str, library: str, timeout_s: float) -> Any:

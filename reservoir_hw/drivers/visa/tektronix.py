@@ -145,7 +145,7 @@ class TektronixMso(RecordDigitizer):
 
     def configure(self, inputs: Sequence[int], trigger: Trigger, sample_rate_hz: float, samples: int) -> float:
         """See `Digitizer.configure`. The instrument takes a rate that it has, not below the one that is wanted."""
-        self._check(inputs, trigger, samples)
+        self._config.check(inputs, trigger, samples)
         self.write(
             # With headers, a query is answered by more than its value.
             "HEAD OFF",
@@ -162,7 +162,7 @@ class TektronixMso(RecordDigitizer):
         rate = self._set_rate(sample_rate_hz)
         # Of the same duration.
         points = max(_SHORTEST_RECORD, math.ceil(samples * rate / sample_rate_hz * (1 - 1e-9)))
-        self._expect_memory(points)
+        self._config.expect_memory(points)
         source, level = "AUX", "TRIG:AUXL"
         if trigger.source != "external":
             source, level = f"CH{trigger.source}", f"TRIG:A:LEV:CH{trigger.source}"

@@ -12,8 +12,7 @@ import tty
 from collections import deque
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import TracebackType
-from typing import Generic, Protocol, Self, TypeVar
+from typing import Any, Generic, Self, TypeVar
 
 import numpy as np
 
@@ -33,36 +32,8 @@ _SPEED = 5
 _RATES = {int(name[1:]): getattr(termios, name) for name in dir(termios) if name[0] == "B" and name[1:].isdigit()}
 
 
-class AtLine(Protocol):
-    """What lies at the end of a line."""
-
-    @property
-    def said(self) -> str:
-        """What became of it, in a word."""
-        ...
-
-    def take(self, data: bytes) -> bytes:
-        """Bytes from its host -> what it answers at once."""
-        ...
-
-    def power_on(self) -> None:
-        """It begins anew."""
-        ...
-
-    def end(self, why: str) -> None:
-        """It is over."""
-        ...
-
-    def look_at_lease(self) -> None:
-        """The time has come to do so."""
-        ...
-
-    def lease_left_s(self) -> float | None:
-        """How long it can be left alone; None: for ever."""
-        ...
-
-
-AnyBoard = TypeVar("AnyBoard", bound=AtLine)
+AnyBoard = TypeVar("AnyBoard", Board, TextBoard)
+"""What lies at the end of a line."""
 Cut = Callable[[bytes], tuple[list[bytes], bytes]]
 """From bytes to what is struck as a whole, and what has no end yet."""
 
@@ -122,9 +93,7 @@ class Line(Generic[AnyBoard]):
         self._thread.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *details: object) -> None:
         os.close(self._end)
         self._thread.join()
         os.close(self._ended)
@@ -246,58 +215,34 @@ def emulated_board(
     nodes: int = 50,
     inputs: int = 1,
     *,
+    text: bool = False,
     baud: int = 115200,
     link: Path | None = None,
-    frame_bytes: int = 4095,
-    lease_ms: int = 2000,
-    input_range: tuple[int, int] = (-32768, 32767),
     log: Path | None = None,
     faults: BoardFaultPlan | None = None,
-) -> Iterator[Line[Board]]:
+    **more: Any,
+) -> Iterator[Line[Any]]:
     """A board that answers at `port` of the line while the block runs.
 
     Args:
         nodes, inputs: Widths of its virtual nodes.
+        text: It is told lines of text, which faults strike as frames (see `TextBoard`).
         baud, link: See `Line`.
-        frame_bytes, lease_ms, input_range: See `Board`.
         log: Where the events of its drive are written to (see `EventLog`).
         faults: What goes wrong.
+        more: frame_bytes, lease_ms and input_range, see `Board`.
 
     Raises `ConfigurationError`, see `Board` and `Line`, and for a log that cannot be written.
     """
     planned = Faults(faults or BoardFaultPlan())
     device = VirtualNodes(nodes, inputs)
     with contextlib.closing(_log_at(log)) as events:
-        board = Board(
-            FaultyDevice(device, planned),
-            content=device.content,
-            frame_bytes=frame_bytes,
-            lease_ms=lease_ms,
-            input_range=input_range,
-            log=events,
-        )
-        with Line(board, planned, baud=baud, link=link) as line:
-            yield line
-
-
-@contextlib.contextmanager
-def emulated_text_board(
-    nodes: int = 50,
-    inputs: int = 1,
-    *,
-    baud: int = 115200,
-    link: Path | None = None,
-    log: Path | None = None,
-    faults: BoardFaultPlan | None = None,
-) -> Iterator[Line[TextBoard]]:
-    """A board that is told lines of text at `port` of the line while the block runs.
-
-    Args and errors are those of `emulated_board`; faults strike lines.
-    """
-    planned = Faults(faults or BoardFaultPlan())
-    with contextlib.closing(_log_at(log)) as events:
-        board = TextBoard(VirtualNodes(nodes, inputs), events)
-        with Line(board, planned, baud=baud, link=link, cut=lines_of) as line:
+        if text:
+            served = Line(TextBoard(device, events), planned, baud=baud, link=link, cut=lines_of)
+        else:
+            board = Board(FaultyDevice(device, planned), content=device.content, log=events, **more)
+            served = Line(board, planned, baud=baud, link=link)
+        with served as line:
             yield line
 
 

@@ -214,10 +214,8 @@ class InfiniiVision(Scope[Record], ScpiDevice):
         scales = {number: (channels[number].range_v, channels[number].offset_v) for number in codes}
         return Record(self._set.kind, rate_hz, acquisition.first_s, codes, scales)
 
-    @command("RUN")
-    def run(self) -> None:
-        """`:RUN` acquires again and again."""
-        self._run(continuously=True)
+    run = command("RUN")(lambda self: self._run(continuously=True))
+    """Acquires again and again."""
 
     @command("STOP")
     def stop(self) -> None:
@@ -225,10 +223,8 @@ class InfiniiVision(Scope[Record], ScpiDevice):
         self.look()
         self._halt()
 
-    @command("SINGle")
-    def single(self) -> None:
-        """`:SINGle` acquires once. Nobody waits for it."""
-        self._run(continuously=False)
+    single = command("SINGle")(lambda self: self._run(continuously=False))
+    """Acquires once. Nobody waits for it."""
 
     @command("DIGitize", ListOf(Keyword(*_CHANNELS)), required=0)
     def digitize(self, sources: list[str] | None = None) -> None:
@@ -245,10 +241,7 @@ class InfiniiVision(Scope[Record], ScpiDevice):
             if self._digitizing:
                 self._halt()
 
-    @command("TRIGger:FORCe")
-    def force(self) -> None:
-        """`:TRIGger:FORCe`."""
-        self._bench.force()
+    force = command("TRIGger:FORCe")(lambda self: self._bench.force())
 
     @query("AER")
     def arm_event(self) -> int:
@@ -275,10 +268,7 @@ class InfiniiVision(Scope[Record], ScpiDevice):
     """Of averages."""
     rate = reading("ACQuire:SRATe", "_rate_hz")
 
-    @query("ACQuire:POINts")
-    def points(self) -> str:
-        """`:ACQuire:POINts?`."""
-        return f"{self._points:+d}"
+    points = query("ACQuire:POINts")(lambda self: f"{self._points:+d}")
 
     # ---- channels -------------------------------------------------------------------------------
 
@@ -296,10 +286,7 @@ class InfiniiVision(Scope[Record], ScpiDevice):
         if coupling == "AC":
             raise ScpiError(-241, "Hardware missing")
 
-    @query(CHANNEL + ":COUPling")
-    def coupling(self, channel: int) -> str:
-        """`:CHANnel<n>:COUPling?`."""
-        return "DC"
+    coupling = constant(CHANNEL + ":COUPling", "DC")
 
     impedance = settled_setting(CHANNEL + ":IMPedance", Keyword("ONEMeg", "FIFTy"), "impedance")
     """What loads an output is the bench's affair; the ranges are others."""
@@ -372,10 +359,8 @@ class InfiniiVision(Scope[Record], ScpiDevice):
         if points == 8e6:
             self._set.points_mode = "MAX"
 
-    @query("WAVeform:POINts")
-    def waveform_points(self) -> str:
-        """`:WAVeform:POINts?`: as many as `:WAVeform:DATA?` gives, 0 if it has nothing to give."""
-        return f"{self._sent()[1]:+d}"
+    waveform_points = query("WAVeform:POINts")(lambda self: f"{self._sent()[1]:+d}")
+    """As many as `:WAVeform:DATA?` gives, 0 if it has nothing to give."""
 
     points_mode = transfer_setting("WAVeform:POINts:MODE", Keyword("NORMal", "MAXimum", "RAW"), "points_mode")
     """The measurement record, or the raw one, which there is when it has stopped."""

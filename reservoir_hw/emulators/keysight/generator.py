@@ -182,10 +182,8 @@ class Keysight33512B(FunctionGenerator[Channel]):
         """`DATA:VOLatile:CATalog?`."""
         return ",".join(f'"{name}"' for name in self.memories[number].names)
 
-    @query(SOURCE + "DATA:VOLatile:FREE")
-    def free_memory(self, number: int) -> str:
-        """`DATA:VOLatile:FREE?`: samples."""
-        return f"{self.memories[number].free:+d}"
+    free_memory = query(SOURCE + "DATA:VOLatile:FREE")(lambda self, number: f"{self.memories[number].free:+d}")
+    """Samples."""
 
     @command(ARBITRARY, NAME, Numbers(low=-1.0, high=1.0, or_block=True))
     def load_levels(self, number: int, name: str, data: np.ndarray | memoryview) -> None:
@@ -233,7 +231,9 @@ class Keysight33512B(FunctionGenerator[Channel]):
     @command(SOURCE + "FUNCtion:ARBitrary:FREQuency", Number("HZ", low=0.0))
     def set_arbitrary_frequency(self, number: int, value: float) -> None:
         """`FUNCtion:ARBitrary:FREQuency`: of the whole waveform."""
-        self._set_rate_of_waveform(number, value)
+        text = repr(value * self.channels[number].points)
+        self.channels[number].rate_hz = RATE.read(text.encode(), self, [number])
+        self.apply(number)
 
     @query(SOURCE + "FUNCtion:ARBitrary:FREQuency")
     def arbitrary_frequency(self, number: int) -> float:
@@ -243,17 +243,12 @@ class Keysight33512B(FunctionGenerator[Channel]):
     @command(SOURCE + "FUNCtion:ARBitrary:PERiod", Number("S", low=1e-12))
     def set_arbitrary_period(self, number: int, value: float) -> None:
         """`FUNCtion:ARBitrary:PERiod`: of the whole waveform."""
-        self._set_rate_of_waveform(number, 1 / value)
+        self.set_arbitrary_frequency(number, 1 / value)
 
     @query(SOURCE + "FUNCtion:ARBitrary:PERiod")
     def arbitrary_period(self, number: int) -> float:
         """`FUNCtion:ARBitrary:PERiod?`."""
         return 1 / self.arbitrary_frequency(number)
-
-    def _set_rate_of_waveform(self, number: int, frequency_hz: float) -> None:
-        text = repr(frequency_hz * self.channels[number].points)
-        self.channels[number].rate_hz = RATE.read(text.encode(), self, [number])
-        self.apply(number)
 
     def _filter_chosen(self, number: int) -> None:
         channel = self.channels[number]
@@ -276,10 +271,7 @@ class Keysight33512B(FunctionGenerator[Channel]):
             self._adjusted("infinite burst changed trigger source to BUS")
         self.apply(number)
 
-    @query(SOURCE + "BURSt:NCYCles")
-    def cycles(self, number: int) -> float:
-        """`BURSt:NCYCles?`."""
-        return float(self.channels[number].cycles)
+    cycles = query(SOURCE + "BURSt:NCYCles")(lambda self, number: float(self.channels[number].cycles))
 
     burst_phase = channel_setting(SOURCE + "BURSt:PHASe", Number("DEG", -360.0, 360.0), "burst_phase_deg")
     """With which sample of an arbitrary waveform a burst begins, and where the output waits."""
@@ -297,7 +289,5 @@ class Keysight33512B(FunctionGenerator[Channel]):
     timer = channel_setting(TRIGGER + ":TIMer", INTERVAL, "timer_s")
     """For the source TIM."""
 
-    @command(TRIGGER + "[:IMMediate]")
-    def trigger_now(self, number: int) -> None:
-        """`TRIGger`: whatever the source is."""
-        self._trigger([number])
+    trigger_now = command(TRIGGER + "[:IMMediate]")(lambda self, number: self._trigger([number]))
+    """Whatever the source is."""

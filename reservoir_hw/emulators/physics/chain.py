@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from abc import ABC, abstractmethod
 from typing import Literal
 
 import numpy as np
@@ -11,7 +10,7 @@ import numpy as np
 from reservoir_hw.emulators.physics.devices import STEPS_PER_SAMPLE, Array, Model
 from reservoir_hw.emulators.physics.signals import Playback, at_rest
 
-Slope = Literal["rising", "falling", "either"]
+Slope = Literal["rising", "falling"]
 
 # Steps that are computed at a time: what they need stays in the caches.
 _BLOCK = 1 << 16
@@ -19,63 +18,35 @@ _BLOCK = 1 << 16
 _RESTING = 1 << 18
 
 
-class Trace(ABC):
-    """Volts at an input over some time."""
+class Wire:
+    """A cable: the volts at the terminals of the output.
 
-    @abstractmethod
-    def at(self, times: Array) -> Array:
-        """Volts at times (m,), m ≥ 2, equally far apart, in seconds since the last burst began."""
-
-    @abstractmethod
-    def crossing(self, end_s: float, level_v: float, slope: Slope) -> float | None:
-        """When the level is crossed for the first time between 0 and `end_s`; None if it is not."""
-
-
-class Chain(ABC):
-    """The way of a signal. `time_s` says until when it has been followed, since the last burst began."""
-
-    time_s: float
+    As of a device, `time_s` says until when a signal has been followed, since the last burst began.
+    """
 
     margin_s = 0.0
     """What `begin` needs at least between `time_s` and the first moment that is recorded."""
-
     answer_s = 0.0
     """How long after the end of a burst its answer may still rise."""
-
-    @abstractmethod
-    def advance(self, signal: Playback, until_s: float) -> None:
-        """Go on to a time, rounded to whole steps. Of a long rest only the end is computed."""
-
-    @abstractmethod
-    def begin(self, signal: Playback, before_s: float) -> None:
-        """Go on to at least `before_s` before 0, where the burst begins; steps end where its samples do."""
-
-    @abstractmethod
-    def record(self, signal: Playback, until_s: float, earlier: Trace | None = None) -> Trace:
-        """Go on until at least a time, and return the volts since now (or since the begin of an earlier trace)."""
-
-
-class Wire(Chain):
-    """A cable: the volts at the terminals of the output."""
 
     def __init__(self) -> None:
         self.time_s = 0.0
 
     def advance(self, signal: Playback, until_s: float) -> None:
-        """As `Chain.advance`."""
+        """Go on to a time."""
         self.time_s = until_s
 
     def begin(self, signal: Playback, before_s: float) -> None:
-        """As `Chain.begin`."""
+        """Go on to `before_s` before 0, where the burst begins."""
         self.time_s = -before_s
 
     def record(self, signal: Playback, until_s: float, earlier: Trace | None = None) -> Trace:
-        """As `Chain.record`."""
+        """Go on until at least a time, and return the volts since now (or since the begin of an earlier trace)."""
         self.time_s = until_s
         return _Signal(signal)
 
 
-class DeviceChain(Chain):
+class DeviceChain:
     """A device under test, at rest for a long time when the bench begins."""
 
     def __init__(self, device: Model, seed: int) -> None:
@@ -91,7 +62,7 @@ class DeviceChain(Chain):
         _Samples([np.zeros(2)], 0.0, self._dt_s, device, np.random.default_rng(0)).at(np.zeros(2))
 
     def advance(self, signal: Playback, until_s: float) -> None:
-        """As `Chain.advance`."""
+        """Go on to a time, rounded to whole steps. Of a long rest only the end is computed."""
         dt_s = self._dt_s
         if signal.constant or self.time_s >= signal.end_s:
             self.time_s = max(self.time_s, until_s - self._device.settled_s)
@@ -102,7 +73,7 @@ class DeviceChain(Chain):
         self.time_s = until_s
 
     def begin(self, signal: Playback, before_s: float) -> None:
-        """As `Chain.begin`."""
+        """Go on to at least `before_s` before 0, where the burst begins; steps end where its samples do."""
         if not signal.constant:
             self._dt_s = self._device.step_s(1 / signal.rate_hz)
         start_s = -(math.ceil(before_s / self._dt_s) + 1) * self._dt_s
@@ -110,7 +81,7 @@ class DeviceChain(Chain):
             self.advance(at_rest(signal.rest_v) if signal.start_s == 0 else signal, start_s)
 
     def record(self, signal: Playback, until_s: float, earlier: Trace | None = None) -> Trace:
-        """As `Chain.record`."""
+        """As `Wire.record`."""
         if isinstance(earlier, _Samples):
             blocks, start_s = earlier.blocks, earlier.start_s
         else:
@@ -128,21 +99,29 @@ class DeviceChain(Chain):
         return out
 
 
-class _Signal(Trace):
+Chain = Wire | DeviceChain
+"""The way of a signal."""
+
+
+class _Signal:
+    """The volts of the output itself."""
+
     def __init__(self, signal: Playback) -> None:
         self._signal = signal
 
     def at(self, times: Array) -> Array:
+        """Volts at times (m,), m ≥ 2, equally far apart, in seconds since the last burst began."""
         return self._signal.at(times)
 
     def crossing(self, end_s: float, level_v: float, slope: Slope) -> float | None:
+        """When the level is crossed for the first time between 0 and `end_s`; None if it is not."""
         dt_s = 1 / (8 * self._signal.rate_hz)
         first = -dt_s / 2
         volts = self._signal.at(first + np.arange(math.ceil(end_s / dt_s) + 1, dtype=np.float64) * dt_s)
         return _crossing(volts, first, dt_s, level_v, slope)
 
 
-class _Samples(Trace):
+class _Samples:
     """Samples at start_s + k dt_s, with straight lines between them. Noise comes when they are looked at."""
 
     def __init__(
@@ -152,6 +131,7 @@ class _Samples(Trace):
         self._device, self._random = device, random
 
     def at(self, times: Array) -> Array:
+        """As `_Signal.at`."""
         from reservoir_hw.emulators.physics import kernels
 
         out = np.empty(len(times))
@@ -159,6 +139,7 @@ class _Samples(Trace):
         return self._device.at_output(out, float(times[-1] - times[0]) / (len(times) - 1), self._random)
 
     def crossing(self, end_s: float, level_v: float, slope: Slope) -> float | None:
+        """As `_Signal.crossing`."""
         first = max(0, math.floor(-self.start_s / self._dt_s))
         last = math.ceil((end_s - self.start_s) / self._dt_s) + 1
         return _crossing(self._joined()[first:last], self.start_s + first * self._dt_s, self._dt_s, level_v, slope)
@@ -169,10 +150,13 @@ class _Samples(Trace):
         return self.blocks[0]
 
 
+Trace = _Signal | _Samples
+"""Volts at an input over some time."""
+
+
 def _crossing(volts: Array, start_s: float, dt_s: float, level_v: float, slope: Slope) -> float | None:
     above = volts >= level_v
-    up, down = above[1:] & ~above[:-1], above[:-1] & ~above[1:]
-    hits = {"rising": up, "falling": down, "either": up | down}[slope]
+    hits = above[1:] & ~above[:-1] if slope == "rising" else above[:-1] & ~above[1:]
     k = int(np.argmax(hits)) if len(hits) else 0
     if not len(hits) or not hits[k]:
         return None

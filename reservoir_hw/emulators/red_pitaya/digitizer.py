@@ -126,10 +126,7 @@ class Digitizer(Board):
 
     factor = reading("ACQ:DEC[:Factor]", "factor", of=settings_of)
 
-    @query("ACQ:SRATe")
-    def sample_rate(self) -> str:
-        """`ACQ:SRATe?`."""
-        return f"{BASE_RATE_HZ / self._set.factor:9.0f} Hz"
+    sample_rate = query("ACQ:SRATe")(lambda self: f"{BASE_RATE_HZ / self._set.factor:9.0f} Hz")
 
     averaging = acquisition_setting("ACQ:AVG", Boolean(), "averages")
     """Samples are means of what decimation leaves out."""
@@ -139,10 +136,7 @@ class Digitizer(Board):
         """`ACQ:SOUR<n>:GAIN`. The jumper of the emulated board is always where it should be."""
         self._set.gains[number] = gain
 
-    @query(INPUT + ":GAIN")
-    def gain(self, number: int) -> str:
-        """`ACQ:SOUR<n>:GAIN?`."""
-        return self._set.gains[number]
+    gain = query(INPUT + ":GAIN")(lambda self, number: self._set.gains[number])
 
     buffer_size = constant("ACQ:BUF:SIZE", BUFFER_SAMPLES)
 
@@ -184,10 +178,8 @@ class Digitizer(Board):
     delay = reading("ACQ:TRig:DLY", "delay", of=settings_of)
     level = acquisition_setting("ACQ:TRig:LEV", Number("V", -RANGES_V["HV"], RANGES_V["HV"]), "level_v")
 
-    @query("ACQ:TPOS")
-    def trigger_position(self) -> int:
-        """`ACQ:TPOS?`: in the ring, of which the oldest sample is the first here."""
-        return TRIGGER_SAMPLE - self._set.delay
+    trigger_position = query("ACQ:TPOS")(lambda self: TRIGGER_SAMPLE - self._set.delay)
+    """In the ring, of which the oldest sample is the first here."""
 
     # ---- records --------------------------------------------------------------------------------
 

@@ -54,10 +54,7 @@ class Board(ScpiDevice):
     format = setting("ACQ:DATA:FORMAT", Keyword("BIN", "ASCII"), "array_format")
     """Of all arrays, also those of the generator."""
 
-    @query("SYSTem:ERRor:COUNt")
-    def error_count(self) -> int:
-        """`SYSTem:ERRor:COUNt?`."""
-        return len(self._errors)
+    error_count = query("SYSTem:ERRor:COUNt")(lambda self: len(self._errors))
 
     board_id = constant("SYSTem:BRD:ID", 1)
     board_name = constant("SYSTem:BRD:Name", "STEMlab 125-14 v1.0")

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 from reservoir_hw.emulators.scpi.arguments import Integer
 from reservoir_hw.emulators.scpi.messages import ErrorQueue, ScpiError
-from reservoir_hw.emulators.scpi.tree import Call, CommandTree, command, query, reading, setting
+from reservoir_hw.emulators.scpi.tree import Call, CommandTree, command, constant, query, reading, setting
 
 log = logging.getLogger(__name__)
 
@@ -140,16 +140,9 @@ class MessageDevice:
             return f"{value:+.15E}".encode()
         return str(value).encode("latin-1")
 
-    def self_test(self) -> int:
-        """`*TST?`: 0 if all is well."""
-        return 0
-
     # ---- common commands ------------------------------------------------------------------------
 
-    @query("*IDN", indefinite=True)
-    def common_identity(self) -> str:
-        """`*IDN?`."""
-        return self.identity
+    common_identity = query("*IDN", indefinite=True)(lambda self: self.identity)
 
     @command("*CLS")
     def common_clear_status(self) -> None:
@@ -164,15 +157,9 @@ class MessageDevice:
         self._operation_complete_wanted = False
         self.reset()
 
-    @command("*TRG")
-    def common_trigger(self) -> None:
-        """`*TRG`."""
-        self.trigger()
+    common_trigger = command("*TRG")(lambda self: self.trigger())
 
-    @query("*TST")
-    def common_self_test(self) -> int:
-        """`*TST?`."""
-        return self.self_test()
+    common_self_test = constant("*TST", 0)
 
     @command("*WAI")
     def common_wait(self) -> None:
@@ -201,10 +188,7 @@ class MessageDevice:
 
     common_event_enable = setting("*ESE", REGISTER, "_event_enable")
 
-    @query("*STB")
-    def common_status_byte(self) -> int:
-        """`*STB?`."""
-        return self.status_byte()
+    common_status_byte = query("*STB")(lambda self: self.status_byte())
 
     @command("*SRE", REGISTER)
     def common_set_service_enable(self, mask: int) -> None:
@@ -235,12 +219,8 @@ class ScpiDevice(MessageDevice):
     def _own_summary(self) -> int:
         return ERRORS_AVAILABLE if len(self._errors) else 0
 
-    @query("SYSTem:ERRor[:NEXT]")
-    def system_error(self) -> str:
-        """`SYSTem:ERRor?` removes the oldest error from the queue."""
-        return self.format_error(self._errors.take())
+    system_error = query("SYSTem:ERRor[:NEXT]")(lambda self: self.format_error(self._errors.take()))
+    """Removes the oldest error from the queue."""
 
-    @query("SYSTem:VERSion")
-    def system_version(self) -> str:
-        """`SYSTem:VERSion?`: the edition of SCPI."""
-        return "1999.0"
+    system_version = constant("SYSTem:VERSion", "1999.0")
+    """The edition of SCPI."""

@@ -82,8 +82,7 @@ class ScpiError(Exception):
 class ErrorQueue:
     """First in, first out. When it is full, its last entry says so, and later errors are lost."""
 
-    def __init__(self, length: int = QUEUE_LENGTH) -> None:
-        self._length = length
+    def __init__(self) -> None:
         self._errors: deque[ScpiError] = deque()
 
     def __len__(self) -> int:
@@ -91,7 +90,7 @@ class ErrorQueue:
 
     def add(self, error: ScpiError) -> None:
         """Keep an error."""
-        if len(self._errors) < self._length:
+        if len(self._errors) < QUEUE_LENGTH:
             self._errors.append(error)
         else:
             self._errors[-1] = ScpiError(-350)

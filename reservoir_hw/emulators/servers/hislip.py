@@ -8,21 +8,21 @@ service requests and encryption are missing.
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import socket
 import struct
 import threading
-from collections.abc import Iterator
 from enum import IntEnum
 from typing import NamedTuple
 
+from reservoir_hw.emulators.faults import Served
 from reservoir_hw.emulators.scpi.messages import ScpiError, split_messages
-from reservoir_hw.emulators.servers.socket import Listener, Served, hang_up, receive_exactly
+from reservoir_hw.emulators.servers.socket import Listener, hang_up, receive_exactly
 
 VERSION = 0x0100
 LARGEST_PAYLOAD = 1 << 24
 MESSAGE_AVAILABLE = 0x10
+_NAME = "hislip0"
 _HEADER = struct.Struct("!2sBBIQ")
 
 
@@ -220,20 +220,15 @@ class HislipServer(Listener):
     Args:
         device: The instrument.
         host, port: Where to listen; port 0 takes a free one, 4880 is the usual one.
-        name: The sub-address.
     """
 
-    def __init__(self, device: Served, host: str = "127.0.0.1", port: int = 0, *, name: str = "hislip0") -> None:
+    address = f"TCPIP::{{host}}::{_NAME},{{port}}::INSTR"
+
+    def __init__(self, device: Served, host: str = "127.0.0.1", port: int = 0) -> None:
         super().__init__(host, port)
         self._device = device
-        self._name = name
         self._sessions: dict[int, _Session] = {}
         self._numbers = itertools.count(1)
-
-    @property
-    def resource(self) -> str:
-        """The address as VISA writes it."""
-        return f"TCPIP::{self.host}::{self._name},{self.port}::INSTR"
 
     def converse(self, connection: socket.socket) -> None:
         """Serve one of the two connections of a client until it has gone."""
@@ -241,8 +236,8 @@ class HislipServer(Listener):
         first = channel.receive()
         payload = channel.payload(first)
         if first.kind == Kind.INITIALIZE:
-            if payload and payload.decode("latin-1").lower() != self._name:
-                raise channel.refuse(3, f"there is no {payload.decode('latin-1')} here, only {self._name}")
+            if payload and payload.decode("latin-1").lower() != _NAME:
+                raise channel.refuse(3, f"there is no {payload.decode('latin-1')} here, only {_NAME}")
             number = next(self._numbers) & 0xFFFF
             session = self._sessions[number] = _Session(self._device, channel)
             try:
@@ -255,10 +250,3 @@ class HislipServer(Listener):
             self._sessions[first.parameter].converse_asynchronously(channel)
         else:
             raise channel.refuse(3, "a connection begins with Initialize, or with AsyncInitialize of a known session")
-
-
-@contextlib.contextmanager
-def serving_hislip(device: Served, host: str = "127.0.0.1", port: int = 0, *, name: str = "hislip0") -> Iterator[str]:
-    """Serve an instrument in threads while the block runs; gives the VISA address. See `HislipServer`."""
-    with HislipServer(device, host, port, name=name) as server:
-        yield server.resource

@@ -11,39 +11,28 @@ import select
 import socket
 import threading
 from collections.abc import Callable, Iterator
-from types import TracebackType
-from typing import Protocol, Self
+from typing import ClassVar
 
 from reservoir_hw.core.errors import ConfigurationError
-from reservoir_hw.emulators.scpi.messages import ScpiError, find_message_end
+from reservoir_hw.emulators.faults import Served
+from reservoir_hw.emulators.scpi.messages import find_message_end
 
 # A length that a client makes up must not take the memory before its bytes have come.
 LARGEST_PIECE = 1 << 24
 
 
-class Served(Protocol):
-    """An instrument as servers see it; `MessageDevice` says what the methods do."""
-
-    def execute(self, message: bytes | bytearray, cancelled: Callable[[], bool]) -> bytes:
-        """Carry out a message; the answer."""
-        ...
-
-    def report(self, error: ScpiError) -> None:
-        """Put an error into its queue."""
-        ...
-
-    def status_byte(self) -> int:
-        """Without the bit MAV."""
-        ...
-
-
 class Listener:
-    """A port of an emulated instrument. Subclasses write `converse`.
+    """A port of an emulated instrument, served in threads while a `with` block runs, which gets its VISA address.
+
+    Subclasses write `converse`.
 
     Args:
         host: Where to listen.
         port: 0 takes a free one; `port` then says which.
     """
+
+    address: ClassVar[str]
+    """As VISA writes it, with places for host and port."""
 
     def __init__(self, host: str = "127.0.0.1", port: int = 0) -> None:
         self.host = host
@@ -53,6 +42,11 @@ class Listener:
         # Open connections with their threads.
         self._conversations: dict[socket.socket, threading.Thread] = {}
         self._lock = threading.Lock()
+
+    @property
+    def resource(self) -> str:
+        """The address as VISA writes it."""
+        return self.address.format(host=self.host, port=self.port)
 
     def start(self) -> None:
         """Listen, and return when clients may come. Raises `ConfigurationError` if the port is taken."""
@@ -83,13 +77,11 @@ class Listener:
         for thread in conversations.values():
             thread.join()
 
-    def __enter__(self) -> Self:
+    def __enter__(self) -> str:
         self.start()
-        return self
+        return self.resource
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *details: object) -> None:
         self.stop()
 
     def converse(self, connection: socket.socket) -> None:
@@ -153,15 +145,12 @@ class SocketServer(Listener):
         terminator: What ends an answer, and a message: `b"\\n"` or `b"\\r\\n"`.
     """
 
+    address = "TCPIP::{host}::{port}::SOCKET"
+
     def __init__(self, device: Served, host: str = "127.0.0.1", port: int = 0, *, terminator: bytes = b"\n") -> None:
         super().__init__(host, port)
         self._device = device
         self._terminator = terminator
-
-    @property
-    def resource(self) -> str:
-        """The address as VISA writes it."""
-        return f"TCPIP::{self.host}::{self.port}::SOCKET"
 
     def converse(self, connection: socket.socket) -> None:
         """Carry out messages and send their answers until the client has gone."""
@@ -174,15 +163,6 @@ class SocketServer(Listener):
                 # Both leave together, and a large answer is not copied for its terminator.
                 connection.sendall(answer, socket.MSG_MORE)
                 connection.sendall(self._terminator)
-
-
-@contextlib.contextmanager
-def serving_socket(
-    device: Served, host: str = "127.0.0.1", port: int = 0, *, terminator: bytes = b"\n"
-) -> Iterator[str]:
-    """Serve an instrument in threads while the block runs; gives the VISA address. See `SocketServer`."""
-    with SocketServer(device, host, port, terminator=terminator) as server:
-        yield server.resource
 
 
 def _messages(connection: socket.socket, terminator: bytes) -> Iterator[bytes | bytearray]:

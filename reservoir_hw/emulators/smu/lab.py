@@ -67,20 +67,15 @@ class SwitchMatrix(ScpiDevice):
         """`ROUTe:MULTiple:CLOSe (@101,102)`: these, too."""
         self._bench.connect(sorted({*self._bench.closed, *self._electrodes(channels)}))
 
-    @command("ROUTe:OPEN:ALL")
-    def open_all(self) -> None:
-        """`ROUTe:OPEN:ALL`."""
-        self._bench.connect([])
+    open_all = command("ROUTe:OPEN:ALL")(lambda self: self._bench.connect([]))
 
     @query("ROUTe:CLOSe")
     def closed(self) -> str:
         """`ROUTe:CLOSe?`."""
         return f"(@{','.join(str(FIRST_CHANNEL + electrode) for electrode in self._bench.closed)})"
 
-    @query("TEMPerature")
-    def temperature(self) -> float:
-        """`TEMPerature?`, in degrees Celsius."""
-        return self._bench.film.config.temperature_c
+    temperature = query("TEMPerature")(lambda self: self._bench.film.config.temperature_c)
+    """In degrees Celsius."""
 
     def answer(self, value: Any) -> bytes:
         """Numbers have four digits behind the point."""
@@ -156,5 +151,5 @@ def film_lab(
         addresses = {}
         for number, (name, device) in enumerate(instruments.items()):
             server = SocketServer(FaultyInstrument(device, planned.of(name)), port=port and port + number)
-            addresses[name] = held.enter_context(server).resource
+            addresses[name] = held.enter_context(server)
         yield FilmLab(bench, **addresses)

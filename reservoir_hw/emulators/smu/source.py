@@ -39,6 +39,11 @@ def unused(header: str, argument: Argument, default: Any) -> Pair:
     return pair(header, argument, change, tell)
 
 
+def ignored(header: str, *arguments: Argument) -> Callable[..., None]:
+    """A command that changes nothing on this bench."""
+    return command(header, *arguments)(lambda *given: None)
+
+
 def measuring(header: str, quantity: str) -> Callable[..., str]:
     """A query that chooses what is measured, and reads it."""
 
@@ -47,6 +52,17 @@ def measuring(header: str, quantity: str) -> Callable[..., str]:
         return meter.read()
 
     return query(header)(read)
+
+
+def counting(header: str, attribute: str, *, beside: str) -> Pair:
+    """How often it triggers: a number that is multiplied by another."""
+
+    def change(meter: Any, count: int) -> None:
+        if count * getattr(meter, beside) > _MOST_TRIGGERS:
+            raise ScpiError(-221)
+        setattr(meter, attribute, count)
+
+    return pair(header, Integer(low=1, high=_MOST_TRIGGERS), change, lambda meter: getattr(meter, attribute))
 
 
 class SourceMeter(ScpiDevice):
@@ -86,15 +102,9 @@ class SourceMeter(ScpiDevice):
 
     # ---- output and source ----------------------------------------------------------------------
 
-    @command("OUTPut{1-1}[:STATe]", Boolean())
-    def set_output(self, on: bool) -> None:
-        """`OUTPut`."""
-        self._bench.switch(on)
+    set_output = command("OUTPut{1-1}[:STATe]", Boolean())(lambda self, on: self._bench.switch(on))
 
-    @query("OUTPut{1-1}[:STATe]")
-    def output(self) -> bool:
-        """`OUTPut?`."""
-        return self._bench.source[0]
+    output = query("OUTPut{1-1}[:STATe]")(lambda self: self._bench.source[0])
 
     @command("SOURce{1-1}:FUNCtion[:MODE]", Keyword("VOLTage", "CURRent"))
     def set_function(self, function: str) -> None:
@@ -109,10 +119,7 @@ class SourceMeter(ScpiDevice):
         """`SOURce:VOLTage`."""
         self._bench.set_source(volts)
 
-    @query(_LEVEL)
-    def level(self) -> float:
-        """`SOURce:VOLTage?`."""
-        return float(self._bench.source[1])
+    level = query(_LEVEL)(lambda self: float(self._bench.source[1]))
 
     mode = setting(_VOLT + ":MODE", Keyword("FIXed", "LIST"), "_mode")
     """The level, or a list of levels."""
@@ -124,10 +131,7 @@ class SourceMeter(ScpiDevice):
             raise ScpiError(-223)
         self._list = volts.tolist()
 
-    @query("SOURce{1-1}:LIST:VOLTage:POINts")
-    def list_points(self) -> int:
-        """`SOURce:LIST:VOLTage:POINts?`."""
-        return len(self._list)
+    list_points = query("SOURce{1-1}:LIST:VOLTage:POINts")(lambda self: len(self._list))
 
     # ---- what is measured -----------------------------------------------------------------------
 
@@ -136,14 +140,10 @@ class SourceMeter(ScpiDevice):
         """`FORMat:ELEMents`: what stands in a reading. The order stays."""
         self._elements = [element for element in _ELEMENTS if element in elements]
 
-    @query("FORMat:ELEMents[:SENSe]")
-    def elements(self) -> str:
-        """`FORMat:ELEMents?`."""
-        return ",".join(self._elements)
+    elements = query("FORMat:ELEMents[:SENSe]")(lambda self: ",".join(self._elements))
 
-    @command("FORMat[:DATA]", Keyword("ASCii"))
-    def set_data_format(self, form: str) -> None:
-        """`FORMat`: numbers are text."""
+    set_data_format = ignored("FORMat[:DATA]", Keyword("ASCii"))
+    """Numbers are text."""
 
     @command("[SENSe{1-1}:]FUNCtion[:ON]", ListOf(String()))
     def set_measured(self, functions: list[str]) -> None:
@@ -187,10 +187,8 @@ class SourceMeter(ScpiDevice):
             raise ScpiError(-230)
         return self._as_text(self._readings)
 
-    @query("[SENSe{1-1}:]DATA[:LATest]")
-    def latest(self) -> str:
-        """`DATA?`: the last one of them."""
-        return self._as_text(self._readings[-1:])
+    latest = query("[SENSe{1-1}:]DATA[:LATest]")(lambda self: self._as_text(self._readings[-1:]))
+    """The last one of them."""
 
     # ---- trigger and buffer ---------------------------------------------------------------------
 
@@ -211,31 +209,12 @@ class SourceMeter(ScpiDevice):
                 self._measurement_events |= _BUFFER_FULL
                 self._is_filled = False
 
-    @command("ABORt")
-    def abort(self) -> None:
-        """`ABORt`: it is idle already."""
+    abort = ignored("ABORt")
+    """It is idle already."""
+    clear_trigger = ignored("TRIGger:CLEar")
 
-    @command("TRIGger:CLEar")
-    def clear_trigger(self) -> None:
-        """`TRIGger:CLEar`."""
-
-    @command("TRIGger[:SEQuence{1-1}]:COUNt", Integer(low=1, high=_MOST_TRIGGERS))
-    def set_triggers(self, count: int) -> None:
-        """`TRIGger:COUNt`."""
-        if count * self._arms > _MOST_TRIGGERS:
-            raise ScpiError(-221)
-        self._triggers = count
-
-    triggers = reading("TRIGger[:SEQuence{1-1}]:COUNt", "_triggers")
-
-    @command("ARM[:SEQuence{1-1}]:COUNt", Integer(low=1, high=_MOST_TRIGGERS))
-    def set_arms(self, count: int) -> None:
-        """`ARM:COUNt`."""
-        if count * self._triggers > _MOST_TRIGGERS:
-            raise ScpiError(-221)
-        self._arms = count
-
-    arms = reading("ARM[:SEQuence{1-1}]:COUNt", "_arms")
+    triggers = counting("TRIGger[:SEQuence{1-1}]:COUNt", "_triggers", beside="_arms")
+    arms = counting("ARM[:SEQuence{1-1}]:COUNt", "_arms", beside="_triggers")
 
     @command("TRACe:CLEar")
     def clear_buffer(self) -> None:
@@ -249,14 +228,10 @@ class SourceMeter(ScpiDevice):
 
     buffer_points = reading("TRACe:POINts", "_buffer_points")
 
-    @query("TRACe:POINts:ACTual")
-    def buffered(self) -> int:
-        """`TRACe:POINts:ACTual?`."""
-        return len(self._buffer)
+    buffered = query("TRACe:POINts:ACTual")(lambda self: len(self._buffer))
 
-    @command("TRACe:FEED", Keyword("SENSe", "SENSe1"))
-    def set_feed(self, feed: str) -> None:
-        """`TRACe:FEED`: readings."""
+    set_feed = ignored("TRACe:FEED", Keyword("SENSe", "SENSe1"))
+    """Readings."""
 
     @command("TRACe:FEED:CONTrol", Keyword("NEXT", "NEVer"))
     def set_feed_control(self, control: str) -> None:

@@ -266,10 +266,7 @@ class Mso54(Scope[Record], Oscilloscope):
 
     # ---- trigger --------------------------------------------------------------------------------
 
-    @command("TRIGger", Choice("FORCe"))
-    def force(self, what: str) -> None:
-        """`TRIGger FORCe`."""
-        self._bench.force()
+    force = command("TRIGger", Choice("FORCe"))(lambda self, what: self._bench.force())
 
     @query("TRIGger:STATE")
     def trigger_state(self) -> Word:
@@ -288,10 +285,7 @@ class Mso54(Scope[Record], Oscilloscope):
         self._set.source = source
         self.changed()
 
-    @query("TRIGger:A:EDGE:SOUrce")
-    def source(self) -> Word:
-        """`TRIGger:A:EDGE:SOUrce?`."""
-        return Word(self._set.source)
+    source = query("TRIGger:A:EDGE:SOUrce")(lambda self: Word(self._set.source))
 
     slope = scope_setting("TRIGger:A:EDGE:SLOpe", Choice("RISe", "FALL"), "slope")
     trigger_coupling = constant("TRIGger:A:EDGE:COUPling", Word("DC"), Choice("DC"))
@@ -338,10 +332,7 @@ class Mso54(Scope[Record], Oscilloscope):
     byte_count = transfer_setting("WFMOutpre:BYT_Nr", Integer((), 1, 2), "width")
     """Bytes of a point."""
 
-    @query("WFMOutpre:BIT_Nr")
-    def bit_count(self) -> int:
-        """`WFMOutpre:BIT_Nr?`."""
-        return 8 * self._transfer.width
+    bit_count = query("WFMOutpre:BIT_Nr")(lambda self: 8 * self._transfer.width)
 
     start = transfer_setting("DATa:STARt", Integer((), 1), "start")
     """The first point that is sent."""
@@ -354,15 +345,10 @@ class Mso54(Scope[Record], Oscilloscope):
         first, end = self._sent()
         return end - first
 
-    @query("WFMOutpre:PT_Off")
-    def trigger_point(self) -> int:
-        """`WFMOutpre:PT_Off?`: the point after the trigger, from the first that is sent."""
-        return self._active()[0].trigger_point - self._sent()[0]
+    trigger_point = query("WFMOutpre:PT_Off")(lambda self: self._active()[0].trigger_point - self._sent()[0])
+    """The point after the trigger, from the first that is sent."""
 
-    @query("WFMOutpre:XINcr")
-    def time_step(self) -> float:
-        """`WFMOutpre:XINcr?`."""
-        return 1 / self._active()[0].rate_hz
+    time_step = query("WFMOutpre:XINcr")(lambda self: 1 / self._active()[0].rate_hz)
 
     @query("WFMOutpre:XZEro")
     def trigger_time(self) -> float:

@@ -196,10 +196,7 @@ class Afg3152C(FunctionGenerator[Channel]):
         self.memory.resize(points)
         self._apply_memory(memory)
 
-    @query(DATA + ":POINts", EDIT_MEMORY)
-    def points(self, memory: str) -> int:
-        """`DATA:POINts?`."""
-        return len(self.memory[memory])
+    points = query(DATA + ":POINts", EDIT_MEMORY)(lambda self, memory: len(self.memory[memory]))
 
     @command(DATA + "[:DATA]:VALue", EDIT_MEMORY, Integer((), 1, LONGEST), Integer((), 0, HIGHEST))
     def set_point(self, memory: str, number: int, count: int) -> None:
@@ -225,10 +222,7 @@ class Afg3152C(FunctionGenerator[Channel]):
             raise ScpiError(-221)
         self.memory.delete(name)
 
-    @query(DATA + ":CATalog")
-    def catalog(self) -> str:
-        """`DATA:CATalog?`."""
-        return ",".join(f'"{name}"' for name in self.memory.names)
+    catalog = query(DATA + ":CATalog")(lambda self: ",".join(f'"{name}"' for name in self.memory.names))
 
     # ---- bursts and triggers --------------------------------------------------------------------
 
@@ -239,7 +233,4 @@ class Afg3152C(FunctionGenerator[Channel]):
     timer = setting(TRIGGER + ":TIMer", Number("S", 1e-6, 500.0), "_timer_s", changed=_apply_all)
     """For the source TIM."""
 
-    @command(TRIGGER + "[:IMMediate]")
-    def trigger_now(self) -> None:
-        """`TRIGger`."""
-        self.trigger()
+    trigger_now = command(TRIGGER + "[:IMMediate]")(lambda self: self.trigger())

@@ -140,15 +140,10 @@ class Oscilloscope(MessageDevice):
         """`EVMsg?`: the oldest event."""
         return _told(self._read_events.pop(0)) if self._read_events else self._nothing()
 
-    @query("EVENT")
-    def event(self) -> int:
-        """`EVENT?`: its number."""
-        return int(self.event_message().split(",")[0])
+    event = query("EVENT")(lambda self: int(self.event_message().split(",")[0]))
+    """Its number."""
 
-    @query("EVQty")
-    def event_count(self) -> int:
-        """`EVQty?`."""
-        return len(self._read_events)
+    event_count = query("EVQty")(lambda self: len(self._read_events))
 
     def _nothing(self) -> str:
         return NOTHING_READ if len(self._errors) else NOTHING

@@ -138,7 +138,7 @@ def _instrument(address: str, library: str, timeout_s: float) -> Found:
     try:
         asked = ScpiInstrument(address, library=library, timeout_s=timeout_s)
         # Some instruments wait for the CR, for all others it is white space.
-        asked.end = b"\r\n"
+        asked.end = "\r\n"
         with asked:
             identity = asked.idn
     except ReservoirError as error:

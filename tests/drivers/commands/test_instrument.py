@@ -14,9 +14,9 @@ import pytest
 from scripted_instrument import instrument
 
 from reservoir_hw.core.errors import ConfigurationError, DeviceDisconnected, DeviceFault, DeviceTimeout, ProtocolError
-from reservoir_hw.drivers.commands.instrument import ConnectionConfig, TextInstrument, Unasked
+from reservoir_hw.drivers.commands.instrument import TextInstrument, Unasked
 from reservoir_hw.drivers.ports import port_of
-from reservoir_hw.drivers.visa.links import resource_of
+from reservoir_hw.drivers.visa.links import ConnectionConfig, resource_of
 
 BLOCK = np.array([1.5, -2.0], "<f4")
 

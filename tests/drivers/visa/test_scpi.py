@@ -20,7 +20,7 @@ from reservoir_hw.core.errors import (
     DeviceTimeout,
     ProtocolError,
 )
-from reservoir_hw.drivers.visa.links import PyvisaLink, resource_of
+from reservoir_hw.drivers.visa.links import SCPI, PyvisaLink, resource_of
 from reservoir_hw.drivers.visa.scpi import ScpiInstrument
 from reservoir_hw.drivers.visa.session import Session
 
@@ -64,7 +64,7 @@ def test_the_way_over_pyvisa_gives_the_same() -> None:
     with instrument(digitizer) as address:
         session = Session(address)
         try:
-            link = PyvisaLink(address, session._resource, 1.0)
+            link = PyvisaLink(address, session._resource, SCPI)
             link.send(b"ECHO?")
             assert link.line() == b"ECHO?"
             link.send(b":WAV:DATA?")

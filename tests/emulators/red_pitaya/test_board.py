@@ -10,9 +10,9 @@ from reservoir_hw.core.errors import ConfigurationError, DeviceFault
 from reservoir_hw.drivers.visa.red_pitaya import RedPitayaDigitizerConfig, RedPitayaGeneratorConfig
 from reservoir_hw.drivers.visa.roles import Input, Output, Trigger
 from reservoir_hw.emulators.bench import BenchConfig, Cable, VirtualBench
-from reservoir_hw.emulators.faults import FaultyInstrument, Ignored
+from reservoir_hw.emulators.faults import FaultyInstrument, Struck
 from reservoir_hw.emulators.red_pitaya.board import RedPitaya
-from reservoir_hw.emulators.servers.socket import serving_socket
+from reservoir_hw.emulators.servers.socket import SocketServer
 
 STEP_V = 1 / 8192
 # Nothing lies between outputs and inputs, and the trigger comes where a sample begins.
@@ -36,7 +36,7 @@ def say(board, *messages):
 
 
 def serving(board):
-    return serving_socket(board, terminator=b"\r\n")
+    return SocketServer(board, terminator=b"\r\n")
 
 
 @contextlib.contextmanager
@@ -230,9 +230,9 @@ def test_our_driver_refuses_before_it_sends(board):
 
 
 def test_an_upload_that_is_lost_does_not_play_the_waveform_before(board):
-    lost = Ignored(kind="ignored", instrument="generator", at="TRAC:DATA:DATA ", occurrence=2)
+    lost = Struck(kind="ignored", instrument="generator", at="TRAC:DATA:DATA ", occurrence=2)
     faulty = FaultyInstrument(board, [lost])
-    with serving_socket(faulty, terminator=b"\r\n") as address, connected(address) as (generator, _):
+    with SocketServer(faulty, terminator=b"\r\n") as address, connected(address) as (generator, _):
         generator.load({1: np.ones(100)}, 1e6)
         with pytest.raises(DeviceFault, match=r"DATA\? has 1 as sample 1, and -1 was sent"):
             generator.load({1: -np.ones(100)}, 1e6)

@@ -11,7 +11,7 @@ from pydantic import Field, NonNegativeFloat, model_validator
 
 from reservoir_hw.core.configuration import NO_INFLUENCE_ON_STATES, Config
 from reservoir_hw.core.functions import FunctionName
-from reservoir_hw.drivers.visa.roles import InstrumentConfig
+from reservoir_hw.drivers.visa.roles import Input, InstrumentConfig, Output
 
 Arguments = list[Any] | dict[str, Any]
 
@@ -112,10 +112,19 @@ NAMES = {"low_v", "high_v", "span_v", "middle_v", "samples", "sample_rate_hz", "
 """Of a channel, and of what is played or recorded."""
 
 
-def range_names(range_v: tuple[float, float]) -> dict[str, float]:
-    """What the names of a range stand for."""
-    low, high = range_v
-    return {"low_v": low, "high_v": high, "span_v": high - low, "middle_v": (low + high) / 2}
+def channel_names(channel: Output | Input, samples: int, sample_rate_hz: float) -> dict[str, Any]:
+    """What they stand for, and the keys of the channel."""
+    low, high = channel.range_v
+    return {
+        **channel.model_dump(),
+        "low_v": low,
+        "high_v": high,
+        "span_v": high - low,
+        "middle_v": (low + high) / 2,
+        "samples": samples,
+        "sample_rate_hz": sample_rate_hz,
+        "duration_s": samples / sample_rate_hz,
+    }
 
 
 class PymeasureConfig(InstrumentConfig):

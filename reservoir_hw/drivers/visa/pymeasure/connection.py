@@ -9,7 +9,7 @@ import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from difflib import get_close_matches
-from typing import Any
+from typing import Any, Generic, Self, TypeVar
 
 import numpy as np
 
@@ -30,20 +30,23 @@ from reservoir_hw.drivers.visa.session import without_delay
 
 log = logging.getLogger(__name__)
 
+AnyConfig = TypeVar("AnyConfig", bound=PymeasureConfig)
+
 # What SCPI calls infinity.
 _INFINITY = 9.9e37
 
 
-class PymeasureConnection:
-    """Made when it is first used, and anew after something went wrong.
+class PymeasureInstrument(Generic[AnyConfig]):
+    """Its object of PyMeasure is made when it is first used, and anew after something went wrong.
 
     `paths` are the attributes and methods that will be used. `open` raises `ConfigurationError` if the class has not
     all of them. All methods raise `DeviceTimeout`, `DeviceDisconnected`, `DeviceFault`, and `ConfigurationError` for
     values that the class refuses.
     """
 
-    def __init__(self, config: PymeasureConfig, paths: Iterable[str]) -> None:
+    def __init__(self, config: AnyConfig, paths: Iterable[str]) -> None:
         self.idn = ""
+        """See `Instrument.idn`."""
         self._config, self._paths = config, [*paths]
         self._class = _class_of(config.instrument)
         self._made: Any = None
@@ -51,10 +54,10 @@ class PymeasureConnection:
         self._doing = "*IDN?"
         self._lock = threading.RLock()
 
-    def open(self) -> None:
+    def open(self) -> Self:
         """Idempotent."""
         with self._used():
-            pass
+            return self
 
     def close(self) -> None:
         """Idempotent. The instrument keeps its settings."""
@@ -67,7 +70,7 @@ class PymeasureConnection:
                 except Exception as error:
                     log.debug("%s: closing: %s", self._config.address, text_of(error))
 
-    def carry_out(self, steps: Iterable[tuple[Step, Mapping[str, Any]]]) -> None:
+    def _carry_out(self, steps: Iterable[tuple[Step, Mapping[str, Any]]]) -> None:
         """Set and call, each step with the names that it knows; what was set is read back."""
         with self._used() as made:
             for step, names in steps:
@@ -77,7 +80,7 @@ class PymeasureConnection:
                     self._set(made, filled(path, names), filled(value, names))
             self._check_errors(made)
 
-    def set_number(self, path: str, value: float) -> float:
+    def _set_number(self, path: str, value: float) -> float:
         """What is read back."""
         with self._used() as made:
             self._doing = path
@@ -86,7 +89,7 @@ class PymeasureConnection:
             self._check_errors(made)
             return found
 
-    def ask(self, reading: Reading, names: Mapping[str, Any]) -> Any:
+    def _ask(self, reading: Reading, names: Mapping[str, Any]) -> Any:
         """The value of an attribute, or the result of a method."""
         with self._used() as made:
             if reading.call is not None:
@@ -94,14 +97,14 @@ class PymeasureConnection:
             self._doing = filled(reading.path, names)
             return _read(made, self._doing)
 
-    def write(self, *commands: str) -> None:
+    def _write(self, *commands: str) -> None:
         """Send commands as they are."""
         with self._used() as made:
             for command in commands:
                 self._doing = command
                 made.write(command)
 
-    def finish(self, timeout_s: float) -> None:
+    def _finish(self, timeout_s: float) -> None:
         """Until all that was asked for is done (`*OPC?`)."""
         with self._used() as made:
             self._doing = "*OPC?"
@@ -138,7 +141,7 @@ class PymeasureConnection:
         config = self._config
         # It knows an address where nobody listens, which PyMeasure does not.
         asked = ScpiInstrument(config.address, library=config.library, timeout_s=config.timeout_s)
-        asked.end = END.encode()
+        asked.end = END
         with asked:
             idn = asked.idn
         if not re.search(config.identity, idn):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal, Self
 
@@ -13,6 +12,7 @@ from pydantic import Field, PositiveInt, model_validator
 from reservoir_hw.core.arrays import as_numpy
 from reservoir_hw.core.errors import ConfigurationError, DeviceFault, DeviceTimeout
 from reservoir_hw.drivers.visa.burst_generator import BurstGeneratorConfig
+from reservoir_hw.drivers.visa.links import SCPI, Terminations
 from reservoir_hw.drivers.visa.pymeasure.configuration import (
     END,
     NAMES,
@@ -20,12 +20,13 @@ from reservoir_hw.drivers.visa.pymeasure.configuration import (
     PymeasureConfig,
     Reading,
     Step,
+    channel_names,
     filled,
     for_each,
-    range_names,
 )
-from reservoir_hw.drivers.visa.pymeasure.connection import PymeasureConnection
-from reservoir_hw.drivers.visa.roles import DigitizerConfig, Input, Output, SafeState, Trigger, Waveform
+from reservoir_hw.drivers.visa.pymeasure.connection import PymeasureInstrument
+from reservoir_hw.drivers.visa.record_digitizer import RecordsConfig, comes
+from reservoir_hw.drivers.visa.roles import Output, SafeState, Trigger, Waveform
 
 # A text has about six characters for each sample, and some instruments are slow to read it.
 _SAMPLES_PER_S = 1e4
@@ -67,23 +68,16 @@ class PymeasureGeneratorConfig(PymeasureConfig, BurstGeneratorConfig):
         return PymeasureGenerator(self)
 
 
-class PymeasureGenerator:
+class PymeasureGenerator(PymeasureInstrument[PymeasureGeneratorConfig]):
     """An `Awg`: what is played is checked here before PyMeasure gets it."""
 
     def __init__(self, config: PymeasureGeneratorConfig) -> None:
-        self._config = config
         ((self._number, self._output),) = config.outputs.items()
-        steps = [*config.upload, *config.arm, *config.trigger]
         self._rate = config.sample_rate_hz or config.frequency_hz or ""
         known = {"output": self._number}
-        paths = [filled(path, known) for step in steps for path in [*step.paths]]
-        self._connection = PymeasureConnection(config, [*paths, self._rate])
+        steps = [*config.upload, *config.arm, *config.trigger]
+        super().__init__(config, [*(filled(path, known) for step in steps for path in step.paths), self._rate])
         self._names: dict[str, Any] = {}
-
-    @property
-    def idn(self) -> str:
-        """See `Instrument.idn`."""
-        return self._connection.idn
 
     @property
     def longest_waveform(self) -> int:
@@ -94,46 +88,39 @@ class PymeasureGenerator:
     def safe_state(self) -> SafeState:
         """See `Awg.safe_state`."""
         config = self._config
-        return SafeState(config.address, tuple(config.safe), config.library, config.timeout_s, END)
-
-    def open(self) -> Self:
-        """See `Instrument.open`."""
-        self._connection.open()
-        return self
-
-    def close(self) -> None:
-        """See `Instrument.close`."""
-        self._connection.close()
+        told = {"library": config.library, "timeout_s": config.timeout_s, "terminations": Terminations(write=END)}
+        return SafeState(config.address, tuple(config.safe), SCPI.model_copy(update=told))
 
     def load(self, volts: Mapping[int, np.ndarray], sample_rate_hz: float) -> float:
         """See `Awg.load`."""
         config = self._config
         config.check(volts, sample_rate_hz, config.shortest_waveform)
         played = np.concatenate(([self._output.safe_v], volts[self._number]))
-        self._names = _names(self._number, self._output, played, sample_rate_hz) | {"waveform": self._codes(played)}
-        self._connection.write("*CLS", *config.safe)
-        self._carry_out(config.upload)
-        self._connection.finish(max(config.timeout_s, len(played) / _SAMPLES_PER_S))
+        known = {"output": self._number, "waveform": self._codes(played)}
+        self._names = channel_names(self._output, len(played), sample_rate_hz) | known
+        self._write("*CLS", *config.safe)
+        self._play(config.upload)
+        self._finish(max(config.timeout_s, len(played) / _SAMPLES_PER_S))
         # A frequency is that of the whole waveform.
         samples = 1 if config.sample_rate_hz else len(played)
-        return self._connection.set_number(self._rate, sample_rate_hz / samples) * samples
+        return self._set_number(self._rate, sample_rate_hz / samples) * samples
 
     def arm(self) -> None:
         """See `Awg.arm`."""
-        self._carry_out(self._config.arm)
-        self._connection.finish(self._config.timeout_s)
+        self._play(self._config.arm)
+        self._finish(self._config.timeout_s)
 
     def trigger(self) -> None:
         """See `Awg.trigger`."""
-        self._carry_out(self._config.trigger)
+        self._play(self._config.trigger)
 
     def stop(self) -> None:
         """See `Awg.stop`."""
-        self._connection.write(*self._config.safe)
-        self._connection.finish(self._config.timeout_s)
+        self._write(*self._config.safe)
+        self._finish(self._config.timeout_s)
 
-    def _carry_out(self, steps: Any) -> None:
-        self._connection.carry_out((step, self._names) for step in steps)
+    def _play(self, steps: Iterable[Step]) -> None:
+        self._carry_out((step, self._names) for step in steps)
 
     def _codes(self, volts: np.ndarray) -> list[Any]:
         if self._config.codes is None:
@@ -142,22 +129,9 @@ class PymeasureGenerator:
         return np.rint(codes).astype(np.int64).tolist() if self._config.whole_codes else codes.tolist()
 
 
-def _names(number: int, output: Output, played: np.ndarray, sample_rate_hz: float) -> dict[str, Any]:
-    return {
-        **range_names(output.range_v),
-        "output": number,
-        "load_ohm": output.load_ohm,
-        "safe_v": output.safe_v,
-        "samples": len(played),
-        "sample_rate_hz": sample_rate_hz,
-        "duration_s": len(played) / sample_rate_hz,
-    }
-
-
 # ---- Below `digitizer:`, one that is driven by a class of PyMeasure.
 
 
-_LOOK_S = 0.002
 _READ_BACK = 0.05
 # Of a range, at each of its ends: a step of a converter of 8 bits.
 _CLIPPED = 1 / 256
@@ -179,7 +153,7 @@ class Fetch(Reading):
         return self
 
 
-class PymeasureDigitizerConfig(PymeasureConfig, DigitizerConfig):
+class PymeasureDigitizerConfig(PymeasureConfig, RecordsConfig):
     """A digitizer that takes single records. A step that has {input} is carried out for each input."""
 
     memory_samples: PositiveInt = Field(description="per record and input, at any rate that is asked for")
@@ -204,64 +178,42 @@ class PymeasureDigitizerConfig(PymeasureConfig, DigitizerConfig):
         return PymeasureDigitizer(self)
 
 
-class PymeasureDigitizer:
+class PymeasureDigitizer(PymeasureInstrument[PymeasureDigitizerConfig]):
     """A `Digitizer`. What rate it took is known of a record that was fetched, and checked then."""
 
     def __init__(self, config: PymeasureDigitizerConfig) -> None:
-        self._config = config
-        asked = [one for one in (config.armed, config.done, config.fetch) if one is not None]
-        paths = [*(path for step in [*config.configure, *config.arm] for path in step.paths), *(a.path for a in asked)]
-        self._connection = PymeasureConnection(
-            config, [filled(path, {"input": number}) for path in paths for number in config.inputs]
-        )
+        asked = [one.path for one in (config.armed, config.done, config.fetch) if one is not None]
+        paths = [*(path for step in [*config.configure, *config.arm] for path in step.paths), *asked]
+        super().__init__(config, [filled(path, {"input": number}) for path in paths for number in config.inputs])
         self._names: dict[int, dict[str, Any]] = {}
         self._taken: tuple[int, ...] = ()
-
-    @property
-    def idn(self) -> str:
-        """See `Instrument.idn`."""
-        return self._connection.idn
 
     @property
     def longest_record(self) -> int:
         """See `Digitizer.longest_record`."""
         return self._config.memory_samples
 
-    def open(self) -> Self:
-        """See `Instrument.open`."""
-        self._connection.open()
-        return self
-
-    def close(self) -> None:
-        """See `Instrument.close`."""
-        self._connection.close()
-
     def configure(self, inputs: Sequence[int], trigger: Trigger, sample_rate_hz: float, samples: int) -> float:
         """See `Digitizer.configure`; returns the rate that was asked for."""
         config = self._config
-        wanted = {*inputs} if trigger.source == "external" else {*inputs, trigger.source}
-        if unknown := sorted(wanted - set(config.inputs)):
-            raise ConfigurationError(f"{config.address} has no input {unknown[0]} (inputs: {[*config.inputs]})")
-        if samples > config.memory_samples:
-            raise ConfigurationError(
-                f"{config.address}: a record has at most {config.memory_samples} samples, {samples} are needed"
-            )
-        timing = _timing(trigger, sample_rate_hz, samples)
+        config.check(inputs, trigger, samples)
+        # From the trigger to the middle of the record.
+        timing = {**trigger.model_dump(), "centre_s": samples / sample_rate_hz / 2 - trigger.before_s}
         for number, channel in config.inputs.items():
-            known = {**timing, **_range(number, channel)}
+            known = {**channel_names(channel, samples, sample_rate_hz), **timing, "input": number}
             words = {name: config.words.get(known[name], known[name]) for name in ("slope", "source", "coupling")}
             self._names[number] = {**known, **words}
         self._taken = tuple(inputs)
-        self._connection.write("*CLS")
-        self._carry_out(config.configure)
+        self._write("*CLS")
+        self._carry_out(for_each(config.configure, "input", self._names.values()))
         return sample_rate_hz
 
     def arm(self) -> None:
         """See `Digitizer.arm`."""
-        self._carry_out(self._config.arm)
-        limit = self._config.timeout_s
-        if self._config.armed is not None and not self._becomes(self._config.armed, limit):
-            raise DeviceTimeout(f"{self._config.address}: it did not arm within {limit:g} s")
+        config = self._config
+        self._carry_out(for_each(config.arm, "input", self._names.values()))
+        if config.armed is not None and not self._becomes(config.armed, config.timeout_s):
+            raise DeviceTimeout(f"{config.address}: it did not arm within {config.timeout_s:g} s")
 
     def wait(self, timeout_s: float) -> None:
         """See `Digitizer.wait`."""
@@ -272,21 +224,13 @@ class PymeasureDigitizer:
         """See `Digitizer.fetch`. Raises `DeviceFault` for a record that is shorter or slower than was asked for."""
         return {number: self._fetch(number) for number in self._taken}
 
-    def _carry_out(self, steps: Iterable[Step]) -> None:
-        self._connection.carry_out(for_each(steps, "input", self._names.values()))
-
     def _becomes(self, condition: Condition, timeout_s: float) -> bool:
-        until = time.monotonic() + timeout_s
         names = next(iter(self._names.values()))
-        while not condition.met_by(self._connection.ask(condition, names)):
-            if time.monotonic() > until:
-                return False
-            time.sleep(_LOOK_S)
-        return True
+        return comes(lambda: condition.met_by(self._ask(condition, names)), timeout_s)
 
     def _fetch(self, number: int) -> Waveform:
         config, names = self._config, self._names[number]
-        result = self._connection.ask(config.fetch, names)
+        result = self._ask(config.fetch, names)
         where = f"{config.address}: the result of {config.fetch.path}"
         volts = np.asarray(as_numpy(_at(result, config.fetch.volts, where)), np.float64)
         if volts.ndim != 1 or len(volts) < 2:
@@ -317,27 +261,3 @@ def _at(result: Any, path: Any, where: str) -> Any:
         except (LookupError, TypeError) as error:
             raise ConfigurationError(f"{where} has no {key!r}: {type(error).__name__}: {error}") from error
     return result
-
-
-def _range(number: int, channel: Input) -> dict[str, Any]:
-    return {
-        **range_names(channel.range_v),
-        "input": number,
-        "coupling": channel.coupling,
-        "impedance_ohm": channel.impedance_ohm,
-    }
-
-
-def _timing(trigger: Trigger, sample_rate_hz: float, samples: int) -> dict[str, Any]:
-    duration_s = samples / sample_rate_hz
-    return {
-        "samples": samples,
-        "sample_rate_hz": sample_rate_hz,
-        "duration_s": duration_s,
-        "before_s": trigger.before_s,
-        # From the trigger to the middle of the record.
-        "centre_s": duration_s / 2 - trigger.before_s,
-        "source": trigger.source,
-        "level_v": trigger.level_v,
-        "slope": trigger.slope,
-    }

@@ -410,10 +410,7 @@ Topology: TypeAlias = Annotated[
     Annotated[_Model, Field(discriminator="kind")],
     BeforeValidator(
         _from_name,
-        json_schema_input_type=Literal[
-            "random", "ring", "delay_line", "cycle_jumps", "small_world", "scale_free", "orthogonal", "block"
-        ]
-        | Annotated[_Model, Field(discriminator="kind")],
+        json_schema_input_type=Literal[tuple(_KINDS)] | Annotated[_Model, Field(discriminator="kind")],
     ),
 ]
 """The type of a configuration's field: `topology: ring`, or `topology: {kind: cycle_jumps, jump: 7}`."""

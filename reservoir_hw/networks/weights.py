@@ -111,6 +111,10 @@ class EsnWeights:
         """Number of input channels."""
         return int(self.W_in.shape[1])
 
+    def parts(self) -> dict[str, EsnWeights]:
+        """The weights that have a recurrent matrix each, as those of a gated network have three: these alone."""
+        return {"state": self}
+
     def recurrent(self) -> Matrix:
         """The W of the equation, (nodes × nodes) float64: the stored matrix times its spectral scale."""
         return self.W if self.spectral_scale == 1.0 else self.W * self.spectral_scale
@@ -135,13 +139,7 @@ class EsnWeights:
 
     def save(self, path: str | Path) -> None:
         """Write a safetensors file; a CSR matrix is stored as its three arrays."""
-        metadata = {
-            **_HEADER,
-            "nodes": str(self.nodes),
-            "inputs": str(self.inputs),
-            "storage": "csr" if isinstance(self.W, csr_array) else "dense",
-        }
-        write_safetensors(path, save_file, self.stored(), metadata)
+        write_safetensors(path, save_file, self.stored(), _HEADER)
 
     @classmethod
     def load(cls, path: str | Path) -> EsnWeights:

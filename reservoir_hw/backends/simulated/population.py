@@ -10,7 +10,7 @@ from typing import Any, cast
 
 import numpy as np
 
-from reservoir_hw.backends.simulated.engines import JointLoop, TorchEngine, have_numba
+from reservoir_hw.backends.simulated.engines import JointLoop, TorchEngine
 from reservoir_hw.backends.simulated.nonidealities.noise import LoopTerms
 from reservoir_hw.backends.simulated.reservoir import SimulatedReservoir
 from reservoir_hw.core import arrays, threads
@@ -56,7 +56,6 @@ class Population:
     """Open simulated reservoirs of one shape that are driven as one; see `run_population`."""
 
     def __init__(self, members: Sequence[SimulatedReservoir]) -> None:
-        _check_members(members)
         self._members = list(members)
         self._engines: list[Any] = []
         self._joint_loop: JointLoop | None = None
@@ -93,11 +92,10 @@ class Population:
         joint_loop = self._loop() if in_torch else None
         if joint_loop is not None:
             _in_one_launch(drive, members, joint_loop)
-        elif in_torch or shape[1] * shape[2] * shape[3] < _THREADED:
-            # Torch has threads of its own.
-            threads.share_out(drive, range(len(members)), 1)
         else:
-            on_threads(drive, len(members))
+            # Torch has threads of its own; compiled loops release the interpreter.
+            in_turn = in_torch or shape[1] * shape[2] * shape[3] < _THREADED
+            threads.share_out(drive, range(len(members)), 1 if in_turn else threads.cores())
         if failures:
             number, failure = min(failures.items())
             failure.add_note(f"this was reservoir {number} of {len(members)} that were driven together")
@@ -116,7 +114,7 @@ class Population:
         if not self._engines or any(one is not other for one, other in zip(engines, self._engines, strict=True)):
             # Noise is drawn in pieces: ideal devices and noisy ones do not ask their engines equally often.
             alike = len({member.is_ideal for member in self._members}) == 1
-            self._joint_loop = type(self._members[0]).joint_loop(self._members) if alike else None
+            self._joint_loop = self._members[0].joint_loop(self._members) if alike else None
             self._engines = engines
         return self._joint_loop
 
@@ -181,14 +179,6 @@ class _Launches:
 
 def _stacked(tensors: Sequence[Any]) -> Any:
     return arrays.concatenate([tensor[None] for tensor in tensors], 0)
-
-
-def on_threads(work: Callable[[int], object], members: int) -> None:
-    """Call `work` with the number of each member, on as many threads as this process may use.
-
-    Without numba, whose loops release the interpreter, the calls come in turn.
-    """
-    threads.share_out(work, range(members), threads.cores() if have_numba() else 1)
 
 
 def _check_members(members: Sequence[SimulatedReservoir]) -> None:

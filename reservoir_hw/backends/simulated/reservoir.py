@@ -120,6 +120,7 @@ class SimulatedReservoir(Reservoir):
         out_of_range: OutOfRange = "error",
     ) -> None:
         self._engine = engine
+        self.native = "numpy" if engine.name == "numba" else "torch"
         self._nonidealities = nonidealities
         self._drawn = None
         if not nonidealities.ideal:
@@ -136,9 +137,8 @@ class SimulatedReservoir(Reservoir):
         """Whether it follows its equations without any of the non-idealities."""
         return self._drawn is None
 
-    @classmethod
-    def joint_loop(cls, members: Sequence[Any]) -> JointLoop | None:
-        """A loop of one launch for the tensors of several devices, where their engines have one."""
+    def joint_loop(self, members: Sequence[Any]) -> JointLoop | None:
+        """A loop of one launch for the tensors of several devices like this one, where their engines have one."""
         del members
         return None
 
@@ -174,8 +174,9 @@ class SimulatedReservoir(Reservoir):
     def _open(self) -> None:
         self._next_sequence = 0
         self._age = 0
-        # None as soon as it was compared with the noise.
-        self._spread = _StateSpread() if self._nonidealities.loop.noise else None
+        # States that are compared with the noise; None as soon as that is done.
+        self._compared: list[np.ndarray] | None = [] if self._nonidealities.loop.noise else None
+        self._last_input: np.ndarray | None = None
 
     def _reset(self, batch: int) -> None:
         self._engine.reset(batch)
@@ -234,19 +235,35 @@ class SimulatedReservoir(Reservoir):
 
     def _compare_noise(self, u: Any, states: Any) -> None:
         """Say so, once, where the inputs hardly show in the states of the loop for noise."""
-        if self._spread is None:
+        if self._compared is None:
             return
-        self._spread.add(u, states)
-        if self._spread.steps < _STEPS_COMPARED:
+        samples = self._where_inputs_change(u, states)
+        if len(samples):
+            self._compared.append(samples)
+        if sum(map(len, self._compared)) < _STEPS_COMPARED:
             return
-        noise, spread = self._nonidealities.loop.noise, self._spread.result()
-        self._spread = None
+        # A diverging network is refused later on.
+        with np.errstate(invalid="ignore", over="ignore"):
+            variances = np.concatenate(self._compared).var(axis=0)
+        # Over the nodes that are not dead.
+        spread = np.sqrt(variances.sum() / max(1, np.count_nonzero(variances)))
+        noise, self._compared = self._nonidealities.loop.noise, None
         if spread < _DROWNED_BELOW * noise:
             log.warning(
                 "%s: with a loop noise of %g the states spread by no more than %.2g over time (standard deviation), "
                 "noise included: lower nonidealities.loop.noise, which is in units of the states, or drive it harder",
                 self.name, noise, spread,
             )  # fmt: skip
+
+    def _where_inputs_change(self, u: Any, states: Any) -> np.ndarray:
+        """States (samples, nodes) at steps whose input is another one than before, of as many sequences as it takes."""
+        steps = u.shape[1]
+        given = arrays.as_numpy(u[: 1 + _STEPS_COMPARED // steps]).reshape(-1, u.shape[2])
+        before = given[:1] if self._last_input is None else self._last_input
+        changed = np.flatnonzero((given != np.concatenate([before, given[:-1]])).any(axis=1))
+        self._last_input = given[-1:].copy()
+        sequence, step = np.divmod(changed[:: 1 + len(changed) // _SAMPLES_ENOUGH], steps)
+        return arrays.as_numpy(states[sequence, step]).astype(np.float64)
 
     def _converted(self, u: Any) -> Any:
         """What the DAC makes of inputs that are within its range."""
@@ -282,15 +299,11 @@ class SimulatedReservoir(Reservoir):
                 f"restore: the snapshot holds {sorted(state)}, this device needs {sorted(expected)}"
             )
         for name, array in expected.items():
-            if np.shape(state[name])[1:] != array.shape[1:]:
+            given = np.asarray(state[name])
+            if (given.shape[1:], given.dtype) != (array.shape[1:], array.dtype):
                 raise ConfigurationError(
-                    f"restore: {name} has the shape {np.shape(state[name])} in the snapshot, this device needs "
-                    f"(sequences, {', '.join(map(str, array.shape[1:]))})"
-                )
-            if np.asarray(state[name]).dtype != array.dtype:
-                raise ConfigurationError(
-                    f"restore: {name} is {np.asarray(state[name]).dtype} in the snapshot, this device computes in "
-                    f"{array.dtype}"
+                    f"restore: {name} is {given.dtype} of shape {given.shape} in the snapshot, this device needs "
+                    f"{array.dtype} (sequences, {', '.join(map(str, array.shape[1:]))})"
                 )
         for name in set(state) & {"noise.step", "noise.age", "noise.next"}:
             if len(np.unique(state[name])) > 1:
@@ -315,42 +328,6 @@ class SimulatedReservoir(Reservoir):
         if self._drawn is not None:
             settings["nonidealities"] = self._nonidealities.model_dump(mode="json")
         return settings
-
-
-class _StateSpread:
-    """How far the states spread over the steps at which the inputs changed, from chunk to chunk and call to call."""
-
-    def __init__(self) -> None:
-        self.steps = 0
-        self._mean, self._squares = np.zeros(1), np.zeros(1)
-        self._last: np.ndarray | None = None
-
-    def add(self, u: Any, states: Any) -> None:
-        """Look at a chunk of inputs and states (batch, time, ...): at as many sequences as it takes."""
-        steps = u.shape[1]
-        given = arrays.as_numpy(u[: 1 + _STEPS_COMPARED // max(1, steps)]).reshape(-1, u.shape[2])
-        if not len(given):
-            return
-        before = given[:1] if self._last is None else self._last
-        changed = np.flatnonzero((given != np.concatenate([before, given[:-1]])).any(axis=1))
-        self._last = given[-1:].copy()
-        sequence, step = np.divmod(changed[:: 1 + len(changed) // _SAMPLES_ENOUGH], steps)
-        if not len(step):
-            return
-        samples = arrays.as_numpy(states[sequence, step]).astype(np.float64)
-        # Means and squares are merged as in Chan, Golub & LeVeque 1983. A diverging network is refused later on.
-        with np.errstate(invalid="ignore", over="ignore"):
-            total = self.steps + len(samples)
-            mean = samples.mean(axis=0)
-            away = mean - self._mean
-            self._squares = self._squares + ((samples - mean) ** 2).sum(axis=0)
-            self._squares += away**2 * (self.steps * len(samples) / total)
-            self._mean = self._mean + away * (len(samples) / total)
-        self.steps = total
-
-    def result(self) -> float:
-        """The standard deviation, over the nodes that are not dead."""
-        return float(np.sqrt(self._squares.sum() / self.steps / max(1, np.count_nonzero(self._squares))))
 
 
 def _marked(identity: Identity, nonidealities: Nonidealities) -> Identity:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -18,7 +17,7 @@ from scipy.sparse import csr_array
 from torch import Tensor
 
 from reservoir_hw.backends.simulated.engines import Activation
-from reservoir_hw.backends.simulated.kernels.impairment import GraphedLoop, Impairment, stack_terms
+from reservoir_hw.backends.simulated.kernels.impairment import impaired_at, stack_terms
 from reservoir_hw.backends.simulated.nonidealities.noise import LoopTerms
 from reservoir_hw.networks.weights import EsnWeights
 
@@ -90,13 +89,8 @@ def run(
     # The states are of the dtype that was declared, whatever the caller's own model computes in.
     with torch.autocast(u.device.type, enabled=False):
         if weights.W.layout == torch.sparse_csr:
-            return _sparse_run(weights, u, state, Impairment(loop, u), function)
-        return _dense_run(weights, u, state, Impairment(loop, u), function)
-
-
-def graphed(weights: TorchWeights, *, activation: Activation = "tanh") -> GraphedLoop:
-    """`run` of dense weights on a GPU as CUDA graphs, without gradients."""
-    return GraphedLoop(partial(_dense_run, weights, function=_ACTIVATIONS[activation]))
+            return _sparse_run(weights, u, state, loop, function)
+        return _dense_run(weights, u, state, loop, function)
 
 
 def prepare_members(
@@ -146,7 +140,7 @@ def run_members(
 
 
 def _dense_run(
-    weights: TorchWeights, u: Tensor, state: Tensor, loop: Impairment, function: Callable[[Tensor], Tensor]
+    weights: TorchWeights, u: Tensor, state: Tensor, loop: LoopTerms | None, function: Callable[[Tensor], Tensor]
 ) -> tuple[Tensor, Tensor]:
     W, W_in, leak = weights.W.T, weights.W_in.T, weights.leak
     collect = _Collector(weights, u, state, (u.shape[0], weights.W.shape[0]), axis=1)
@@ -155,13 +149,13 @@ def _dense_run(
         drive = torch.addmm(weights.bias, of_step(u, step), W_in)
         response = function(torch.addmm(drive, state, W))
         response = response if leak is None else torch.lerp(state, response, leak)
-        state = loop.apply(response, state, step)
+        state = impaired_at(loop, response, state, step)
         collect.add(step, state)
     return collect.states(), state
 
 
 def _sparse_run(
-    weights: TorchWeights, u: Tensor, state: Tensor, loop: Impairment, function: Callable[[Tensor], Tensor]
+    weights: TorchWeights, u: Tensor, state: Tensor, loop: LoopTerms | None, function: Callable[[Tensor], Tensor]
 ) -> tuple[Tensor, Tensor]:
     # Sparse products want the nodes first: the loop runs on transposed states, the result is a view.
     bias = weights.bias[:, None]
@@ -172,7 +166,7 @@ def _sparse_run(
         drive = torch.addmm(bias, weights.W_in, of_step(u, step).T)
         response = function(drive + weights.W @ columns)
         response = response if leak is None else torch.lerp(columns, response, leak)
-        columns = loop.apply(response.T, columns.T, step).T
+        columns = impaired_at(loop, response.T, columns.T, step).T
         collect.add(step, columns)
     states = collect.states()
     return states.permute(2, 0, 1), columns.T

@@ -16,6 +16,7 @@ import torch
 from scipy.sparse import issparse
 from torch import Tensor
 
+from reservoir_hw.backends.simulated.engines import JointLoop, TensorLoop
 from reservoir_hw.backends.simulated.kernels.impairment import stack_terms
 from reservoir_hw.backends.simulated.nonidealities.noise import LoopTerms
 from reservoir_hw.networks.weights import EsnWeights
@@ -172,6 +173,16 @@ def launch(
                 SPARSE=weights.W is None, PRECISION=_product_precision(), num_stages=1, **more,
             )  # fmt: skip
     return out, out[:, :, -1].clone()
+
+
+def alone(loop: JointLoop) -> TensorLoop:
+    """The loop of one network, from that of a population."""
+
+    def run(u: Tensor, state: Tensor, terms: LoopTerms | None) -> tuple[Tensor, Tensor]:
+        states, last = loop(u[None], state[None], [terms])
+        return states[0], last[0]
+
+    return run
 
 
 def _product_precision() -> str:

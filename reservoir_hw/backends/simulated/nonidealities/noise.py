@@ -3,21 +3,16 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from reservoir_hw.backends.simulated.nonidealities.configuration import Nonidealities
+from reservoir_hw import networks
+from reservoir_hw.backends.simulated.nonidealities.configuration import LoopNonidealities, Nonidealities
 from reservoir_hw.core.errors import ConfigurationError
 from reservoir_hw.core.seeds import generator, step_noise, step_uniform
 from reservoir_hw.core.signal import Quantiser
-
-if TYPE_CHECKING:
-    from reservoir_hw.backends.simulated.nonidealities.configuration import LoopNonidealities
-    from reservoir_hw.networks.gated_weights import GatedWeights
-    from reservoir_hw.networks.weights import EsnWeights
-
 
 Array = NDArray[Any]
 
@@ -168,7 +163,7 @@ class DrawnNonidealities:
 # ---- Weights as a device with few bits holds them.
 
 
-_Weights = TypeVar("_Weights", "EsnWeights", "GatedWeights")
+_Weights = TypeVar("_Weights", "networks.EsnWeights", "networks.GatedWeights")
 
 
 def to_float16(weights: Array) -> Array:

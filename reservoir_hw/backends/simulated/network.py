@@ -101,9 +101,6 @@ class NetworkConfig(SimulatedConfig):
         links = self._topology().expected_links(self.nodes, self.connectivity, self.connections_per_node)
         return self.matrices * network_bytes(self.nodes, inputs, links, width)
 
-    def _number_of_nodes(self) -> int:
-        return self._load(self.weights).nodes if self.weights is not None else super()._number_of_nodes()
-
     def _number_of_inputs(self) -> int:
         return self._load(self.weights).inputs if self.weights is not None else super()._number_of_inputs()
 

@@ -74,15 +74,12 @@ class SimulatedConfig(ReservoirConfig):
         # Of the engines that are chosen by a table, the one that needs most.
         graphs = fields.device != "cpu" and fields.engine in {None, "cuda_graphs"}
         return memory.DriveMemory(
-            self._number_of_nodes(),
+            self.encoded_width,
             self._number_of_inputs(),
             8 if wide else 4,
             noisy=not self.nonidealities.ideal,
             graphs=graphs,
         )
-
-    def _number_of_nodes(self) -> int:
-        return getattr(self, "nodes", 0)
 
     def _number_of_inputs(self) -> int:
         return self.required_inputs()

@@ -194,8 +194,7 @@ class _Collector:
         self._axis = axis
         self._rows: list[Tensor] = []
         size = (*shape[:axis], u.shape[1], *shape[axis:])
-        # An empty run has nothing to stack.
-        self._block = None if records and u.shape[1] else u.new_empty(size)
+        self._block = None if records else u.new_empty(size)
 
     def add(self, step: int, state: Tensor) -> None:
         if self._block is None:

@@ -169,12 +169,7 @@ _Weights = TypeVar("_Weights", "networks.EsnWeights", "networks.GatedWeights")
 def to_float16(weights: Array) -> Array:
     """The nearest float16 numbers, as float64. Raises `ConfigurationError` beyond ±65504, the largest of them."""
     with np.errstate(over="ignore"):
-        rounded = weights.astype(np.float16)
-    if not np.isfinite(rounded).all():
-        raise ConfigurationError(
-            f"weights reach {np.abs(weights).max():g}, float16 ends at 65504: remove weight_storage, or scale down"
-        )
-    return rounded.astype(np.float64)
+        return _held(weights, weights.astype(np.float16), "float16 ends at 65504")
 
 
 def to_bfloat16(weights: Array) -> Array:
@@ -186,9 +181,13 @@ def to_bfloat16(weights: Array) -> Array:
         bits = np.ascontiguousarray(weights, np.float32).view(np.uint32)
     # To the nearest, ties to even: numpy has no such type.
     rounded = ((bits + 0x7FFF + ((bits >> 16) & 1)) & np.uint32(0xFFFF0000)).view(np.float32)
+    return _held(weights, rounded, "bfloat16 ends at 3.39e38")
+
+
+def _held(weights: Array, rounded: Array, end: str) -> Array:
     if not np.isfinite(rounded).all():
         raise ConfigurationError(
-            f"weights reach {np.abs(weights).max():g}, bfloat16 ends at 3.39e38: remove weight_storage, or scale down"
+            f"weights reach {np.abs(weights).max():g}, {end}: remove weight_storage, or scale down"
         )
     return rounded.astype(np.float64)
 

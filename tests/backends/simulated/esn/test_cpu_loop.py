@@ -214,15 +214,6 @@ def test_out_is_filled_whatever_its_memory_order(storage, batch, order):
     np.testing.assert_array_equal(out, expected)
 
 
-@pytest.mark.parametrize("batch", [0, 1, 9])
-@pytest.mark.parametrize("storage", STORAGE)
-def test_nothing_to_do(storage, batch):
-    state = np.full((batch, 60), 0.5, np.float32)
-    states = run(prepare(network(60, 2, storage)), np.empty((batch, 0, 2), np.float32), state)
-    assert states.shape == (batch, 0, 60)
-    assert (state == 0.5).all()
-
-
 def test_rational_tanh_is_within_its_bound_and_never_beyond_one():
     weights = EsnWeights.from_arrays(np.zeros((1, 1)), np.ones((1, 1)))
     u = np.concatenate((np.linspace(-12, 12, 1_000_000), np.geomspace(1e-30, 1, 1000), [0.0, 1e30, -1e30]))

@@ -217,24 +217,23 @@ class LabFunctions:
             self.call("close_call")
 
 
-def _signature(function: Callable[..., Any]) -> inspect.Signature | None:
+def _signature(function: Callable[..., Any]) -> inspect.Signature:
     try:
         return inspect.signature(function)
     except (TypeError, ValueError):
-        return None
+        # What is compiled may not tell: then it takes anything.
+        return inspect.Signature([inspect.Parameter("arguments", inspect.Parameter.VAR_POSITIONAL)])
 
 
 def _named(function: Callable[..., Any], arguments: int) -> list[str]:
     """The arguments that it takes by name beside its first ones."""
-    signature = _signature(function)
-    known = list(signature.parameters.values()) if signature else []
-    return [one.name for one in known[arguments:] if one.kind in (one.POSITIONAL_OR_KEYWORD, one.KEYWORD_ONLY)]
+    known = list(_signature(function).parameters.values())[arguments:]
+    return [one.name for one in known if one.kind in (one.POSITIONAL_OR_KEYWORD, one.KEYWORD_ONLY)]
 
 
 def _taken(function: Callable[..., Any], params: Mapping[str, Any], arguments: int) -> dict[str, Any]:
     """Of the parameters, those that the function takes by name beside its first arguments."""
-    signature = _signature(function)
-    if signature and any(one.kind is one.VAR_KEYWORD for one in signature.parameters.values()):
+    if any(one.kind is one.VAR_KEYWORD for one in _signature(function).parameters.values()):
         return dict(params)
     names = _named(function, arguments)
     return {name: value for name, value in params.items() if name in names}
@@ -243,8 +242,6 @@ def _taken(function: Callable[..., Any], params: Mapping[str, Any], arguments: i
 def _refuse_misfit(function: Callable[..., Any], arguments: int, given: Mapping[str, Any], place: str) -> None:
     """Raise `ConfigurationError` where the function cannot be called with its arguments and parameters."""
     signature = _signature(function)
-    if signature is None:
-        return
     try:
         signature.bind(*range(arguments), **given)
     except TypeError as error:

@@ -133,15 +133,11 @@ class PythonConfig(ReservoirConfig):
     )
 
     @model_validator(mode="after")
-    def _names_differ(self) -> Self:
+    def _complete(self) -> Self:
         names = [*self.params, *self.knobs, *self.monitors]
         twice = [name for name in names if names.count(name) > 1]
         if twice:
             raise ValueError(f"{twice[0]} is in two of params, knobs and monitors: params stay, knobs are turned")
-        return self
-
-    @model_validator(mode="after")
-    def _complete(self) -> Self:
         needed = {"procedure": ["set_call", "read_call"]}.get(self.mode, ["call"])
         missing = [name for name in needed if getattr(self, name) is None]
         if missing:

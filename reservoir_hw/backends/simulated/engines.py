@@ -129,8 +129,6 @@ def engine_of(name: EngineName, loop: Any, width: int, dtype: DType, device: str
 
 Device = Annotated[str, Field(pattern=r"^(cpu|cuda(:\d+)?)$")]
 
-ENGINE_HELP = "numba, torch, cuda_graphs or triton; by default the quickest that fits"
-
 # Dense weights, in bytes, up to which the one program of a sequence reads them quicker than the kernels of a CUDA graph
 # follow each other: 8 µs at 64 bytes a cycle. Nonzeros, likewise, up to which it is quicker than torch's launches.
 # Both are calculated for an H100; `make gpu-check` measures.

@@ -10,9 +10,7 @@ import numpy as np
 from pydantic import Field, PositiveInt, model_validator
 
 from reservoir_hw.backends.simulated.engines import (
-    ENGINE_HELP,
     ArrayLoop,
-    Device,
     Engine,
     EngineChoice,
     EngineName,
@@ -24,7 +22,7 @@ from reservoir_hw.backends.simulated.engines import (
 from reservoir_hw.backends.simulated.memory import free_bytes, in_units, network_bytes, out_of_memory_said
 from reservoir_hw.backends.simulated.nonidealities.configuration import IDEAL_DEVICE, Nonidealities
 from reservoir_hw.backends.simulated.nonidealities.noise import to_weight_bits
-from reservoir_hw.backends.simulated.reservoir import SimulatedConfig, SimulatedReservoir
+from reservoir_hw.backends.simulated.reservoir import SimulatedConfig, SimulatedReservoir, marked
 from reservoir_hw.core.channels import Channels
 from reservoir_hw.core.errors import ConfigurationError
 from reservoir_hw.core.reservoir import OutOfRange
@@ -57,9 +55,6 @@ class NetworkConfig(SimulatedConfig):
     input_connectivity: Probability = 1.0
     input_distribution: Distribution = "uniform"
     weights: str | None = Field(default=None, description="a safetensors file of saved weights instead of drawing them")
-    dtype: DType = "float32"
-    device: Device = "cpu"
-    engine: EngineName | None = Field(default=None, description=ENGINE_HELP)
     gradients: bool = Field(default=False, description="compute with torch, so that gradients pass through")
 
     @model_validator(mode="after")
@@ -110,7 +105,9 @@ class NetworkConfig(SimulatedConfig):
         Raises `ConfigurationError` where they cannot be drawn or read, and where a file is for another task.
         """
         if self.weights is None:
-            return self._draw(self.required_inputs())
+            assert self.nodes is not None
+            options = {name: getattr(self, name) for name in self.drawing}
+            return self._draw(self.nodes, self.required_inputs(), seed=self.seed, **options)
         weights = self._load(self.weights)
         if self.inputs is not None and self.inputs != weights.inputs:
             raise ConfigurationError(
@@ -132,19 +129,12 @@ class NetworkConfig(SimulatedConfig):
 
     def options(self) -> dict[str, Any]:
         """What the networks of all kinds take beside their weights."""
-        return {
-            "dtype": self.dtype,
-            "device": self.device,
-            "gradients": self.gradients,
-            "engine": self.engine,
-            "nonidealities": self.seeded_nonidealities(),
-            "out_of_range": self.out_of_range,
-        }
+        return {**super().options(), "gradients": self.gradients}
 
     def _topology(self) -> Topology:
         return Random()
 
-    def _draw(self, inputs: int) -> Any:
+    def _draw(self, *sizes: int, **options: Any) -> Any:
         raise NotImplementedError
 
     def _load(self, path: str) -> Any:
@@ -181,8 +171,8 @@ class SimulatedNetwork(SimulatedReservoir):
         self._dtype: DType = dtype
         self._loop_config = nonidealities.loop
         self.weights = self._stored(weights)
-        self._gradients, self.device = gradients, device
-        self._wanted: EngineName | None = engine
+        self.device = device
+        self._wanted = EngineChoice(engine, self.kind, device, dtype, gradients)
         spec = ReservoirSpec(
             inputs=weights.inputs,
             nodes=weights.nodes,
@@ -200,8 +190,7 @@ class SimulatedNetwork(SimulatedReservoir):
     def _choose_engine(self) -> EngineName:
         matrices = [part.W for part in self.weights.parts().values()]
         sparse = any(not isinstance(W, np.ndarray) for W in matrices)
-        kind = f"{'sparse' if sparse else 'dense'} {self.kind}"
-        choice = EngineChoice(self._wanted, kind, self.device, self._dtype, self._gradients)
+        choice = replace(self._wanted, kind=f"{'sparse' if sparse else 'dense'} {self.kind}")
         if sparse:
             choice = replace(choice, offers=("numba", "torch", "triton"))
         nonzeros, storage_bytes = sum(W.size for W in matrices), 4 if self._weight_storage is None else 2
@@ -269,5 +258,5 @@ class SimulatedNetwork(SimulatedReservoir):
                 f"the network has {self.weights.nodes} and {self.weights.inputs}"
             )
         self.weights = self._stored(new)
-        self._engine = self._new_engine()
-        return self._with_identity(self._identity())
+        self.engine = self._new_engine()
+        return self.device_spec.model_copy(update={"identity": marked(self._identity(), self._nonidealities)})

@@ -9,7 +9,7 @@ import numpy as np
 from pydantic import Field, NonNegativeInt, PositiveInt, model_validator
 
 from reservoir_hw.backends.simulated.delay_loop.physics import MackeyGlass, Model, Physics
-from reservoir_hw.backends.simulated.engines import ENGINE_HELP, Device, Engine, EngineChoice, EngineName, engine_of
+from reservoir_hw.backends.simulated.engines import Engine, EngineChoice, EngineName, engine_of
 from reservoir_hw.backends.simulated.nonidealities.configuration import IDEAL_DEVICE, Nonidealities
 from reservoir_hw.backends.simulated.reservoir import SimulatedConfig, SimulatedReservoir
 from reservoir_hw.core import arrays
@@ -53,9 +53,6 @@ class DelayLoopConfig(SimulatedConfig):
     )
     mask: MaskConfig = MaskConfig()
     seed: NonNegativeInt = Field(default=0, description="of the mask, if that has none of its own")
-    dtype: DType = "float32"
-    device: Device = "cpu"
-    engine: EngineName | None = Field(default=None, description=ENGINE_HELP)
 
     @model_validator(mode="after")
     def _delay_is_whole(self) -> Self:
@@ -106,11 +103,7 @@ class DelayLoopConfig(SimulatedConfig):
             self.physics,
             theta=self.theta,
             delay_nodes=self.delay_nodes,
-            dtype=self.dtype,
-            device=self.device,
-            engine=self.engine,
-            nonidealities=self.seeded_nonidealities(),
-            out_of_range=self.out_of_range,
+            **self.options(),
         )
 
 
@@ -200,7 +193,7 @@ class DelayLoop(SimulatedReservoir):
             else:
                 from reservoir_hw.backends.simulated.delay_loop import triton_loop
 
-                loop = partial(triton_loop.run, triton_loop.prepare([equation], self.device))
+                loop = triton_loop.prepare(equation, self.device)
             loop = partial(torch_loop.driven, loop, self._drive_of)
         return engine_of(name, loop, self._delay_nodes, dtype, self.device)
 

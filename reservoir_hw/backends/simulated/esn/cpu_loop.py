@@ -48,7 +48,6 @@ class PreparedWeights:
     """Weights in one precision, laid out for the kernels; made by `prepare`."""
 
     nodes: int
-    inputs: int
     dtype: np.dtype[Any]
     storage: np.dtype[Any]
     W: Matrix
@@ -103,15 +102,11 @@ def prepare(
     dtype: DTypeLike = np.float32,
     *,
     storage: DTypeLike | None = None,
-    threads: int | None = None,
 ) -> PreparedWeights:
     """Lay the weights out for `run`, in float32 or float64; done once per network.
 
     With `storage` float16 (and dtype float32) the recurrent weights, and for a dense network all weights, are
     read as float16, half the memory traffic, and must be representable in it (`EsnWeights.rounded`).
-
-    `threads` bounds the threads of one run: by default the cores this process may use, and never more,
-    because waiting threads that outnumber the cores slow each step a hundredfold.
     """
     kind = np.dtype(dtype)
     stored = kind if storage is None else np.dtype(storage)
@@ -120,7 +115,6 @@ def prepare(
     W = weights.recurrent()
     return PreparedWeights(
         nodes=weights.nodes,
-        inputs=weights.inputs,
         dtype=kind,
         storage=stored,
         W=W.astype(kind),
@@ -129,7 +123,8 @@ def prepare(
         keep=(1.0 - weights.leak).astype(kind),
         gain=weights.leak.astype(kind),
         leaky=bool((weights.leak != 1.0).any()),
-        threads=cores() if threads is None else min(threads, cores()),
+        # Never more: waiting threads that outnumber the cores slow each step a hundredfold.
+        threads=cores(),
     )
 
 

@@ -81,14 +81,8 @@ class EsnConfig(NetworkConfig):
     def _topology(self) -> Topology:
         return self.topology
 
-    def _draw(self, inputs: int) -> networks.EsnWeights:
-        assert self.nodes is not None
-        options = {
-            name: getattr(self, name) for name in self.drawing if name not in {"weight_distribution", "leak_rate"}
-        }
-        return networks.draw_weights(
-            self.nodes, inputs, seed=self.seed, distribution=self.weight_distribution, leak=self.leak_rate, **options
-        )
+    def _draw(self, *sizes: int, **options: Any) -> networks.EsnWeights:
+        return networks.draw_weights(*sizes, **options)
 
     def _load(self, path: str) -> networks.EsnWeights:
         return networks.EsnWeights.load(path)

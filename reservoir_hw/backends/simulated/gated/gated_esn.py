@@ -63,12 +63,8 @@ class GatedEsnConfig(NetworkConfig):
         """Draw or load the weights and lay them out."""
         return GatedEsn(self.drawn_or_loaded(), **self.options())
 
-    def _draw(self, inputs: int) -> networks.GatedWeights:
-        assert self.nodes is not None
-        options = {name: getattr(self, name) for name in self.drawing if name != "weight_distribution"}
-        return networks.draw_gated_weights(
-            self.nodes, inputs, seed=self.seed, distribution=self.weight_distribution, **options
-        )
+    def _draw(self, *sizes: int, **options: Any) -> networks.GatedWeights:
+        return networks.draw_gated_weights(*sizes, **options)
 
     def _load(self, path: str) -> networks.GatedWeights:
         return networks.GatedWeights.load(path)

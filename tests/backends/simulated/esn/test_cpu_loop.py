@@ -34,7 +34,7 @@ def network(nodes, inputs, storage="dense", leak=(0.3, 0.9)) -> EsnWeights:
         seed=5,
         spectral_radius=None,
         bias_scaling=0.2,
-        leak=leak,
+        leak_rate=leak,
         input_scaling=0.5,
         **STORAGE[storage],
     )
@@ -129,7 +129,7 @@ def test_batched_states_depend_neither_on_the_batch_nor_on_the_threads(monkeypat
     if storage is not None:
         weights = weights.rounded(to_float16)
     u = drive(21, 9, inputs, np.float32)
-    whole = run(prepare(weights, storage=storage, threads=1), u, np.zeros((21, nodes), np.float32))
+    whole = run(replace(prepare(weights, storage=storage), threads=1), u, np.zeros((21, nodes), np.float32))
     np.testing.assert_allclose(whole, naive(weights, u, np.zeros((21, nodes))), rtol=0, atol=2e-6)
     monkeypatch.setattr(kernels, "THREADED_BATCH", 0)
     for batch in (1, 2, 4, 9, 21):

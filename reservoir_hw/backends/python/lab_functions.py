@@ -167,6 +167,10 @@ class LabFunctions:
                 return function(*arguments)
             return self._thread.call(lambda: function(*arguments), allowed_s)
 
+    def call_if_given(self, key: str, **how: Any) -> Any:
+        """As `call`; None where the configuration names no function here."""
+        return self.call(key, **how) if self.has(key) else None
+
     @contextmanager
     def faults(self, key: str, at: str = "", states: np.ndarray | None = None) -> Iterator[None]:
         """Name this function and steps in what goes wrong meanwhile."""
@@ -195,7 +199,7 @@ class LabFunctions:
         Raises `DeviceFault` where the device may not be in its safe state.
         """
         if self._thread is None:
-            self._close()
+            self.call_if_given("close_call")
             return
         called = "stop_call was called beside it" if self.has("stop_call") else "there is no stop_call"
         try:
@@ -204,17 +208,13 @@ class LabFunctions:
             left = f"{without_digest(self._targets['close_call'])} was not called" if self.has("close_call") else ""
             raise DeviceFault(f"{fault}; {called}; {left or 'the device is left as it is'}") from fault
         try:
-            self._close()
+            self.call_if_given("close_call")
         except DeviceTimeout as timeout:
             if self.has("stop_call"):
                 self.stop()
             raise DeviceTimeout(f"{timeout}; {called}; see that the device is in its safe state") from timeout
         finally:
             self._thread.end()
-
-    def _close(self) -> None:
-        if self.has("close_call"):
-            self.call("close_call")
 
 
 def _signature(function: Callable[..., Any]) -> inspect.Signature:

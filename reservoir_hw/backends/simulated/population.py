@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from typing import Any, cast
 
@@ -111,7 +111,7 @@ class Population:
     def _loop(self) -> JointLoop | None:
         """The loop of one launch, made anew when a member has other weights."""
         engines = [member.engine for member in self._members]
-        if not self._engines or any(one is not other for one, other in zip(engines, self._engines, strict=True)):
+        if engines != self._engines:
             # Noise is drawn in pieces: ideal devices and noisy ones do not ask their engines equally often.
             alike = len({member.is_ideal for member in self._members}) == 1
             self._joint_loop = self._members[0].joint_loop(self._members) if alike else None
@@ -131,8 +131,7 @@ def _in_one_launch(drive: Callable[[int], None], members: Sequence[SimulatedRese
             launches.leave()
 
     with ThreadPoolExecutor(len(members), "population") as pool:
-        for done in [pool.submit(drive_and_leave, number) for number in range(len(members))]:
-            done.result()
+        list(pool.map(drive_and_leave, range(len(members))))
 
 
 class _Launches:
@@ -140,24 +139,20 @@ class _Launches:
 
     def __init__(self, loop: JointLoop, members: int) -> None:
         self._loop, self._members, self._present = loop, members, members
-        self._asked: dict[int, tuple[Any, Any, LoopTerms | None]] = {}
-        self._answers: dict[int, Any] = {}
-        self._changed = threading.Condition()
+        self._asked: dict[int, tuple[Any, Any, LoopTerms | None, Future[tuple[Any, Any]]]] = {}
+        self._lock = threading.Lock()
 
     def ask(self, number: int, u: Any, state: Any, terms: LoopTerms | None) -> tuple[Any, Any]:
         """The states and the last of them of one member, as the loop of its engine would give."""
-        with self._changed:
-            self._asked[number] = u, state, terms
+        answer: Future[tuple[Any, Any]] = Future()
+        with self._lock:
+            self._asked[number] = u, state, terms, answer
             self._launch_if_all_asked()
-            self._changed.wait_for(lambda: number in self._answers)
-            answer = self._answers.pop(number)
-        if isinstance(answer, Exception):
-            raise answer
-        return answer
+        return answer.result()
 
     def leave(self) -> None:
         """Do not wait for a member that is done, or has failed."""
-        with self._changed:
+        with self._lock:
             self._present -= 1
             self._launch_if_all_asked()
 
@@ -167,14 +162,16 @@ class _Launches:
         asked, self._asked = self._asked, {}
         # A member that has left is computed in vain.
         anybody = next(iter(asked.values()))
-        inputs, states, terms = zip(*(asked.get(number, anybody) for number in range(self._members)), strict=True)
+        inputs, states, terms, _ = zip(*(asked.get(number, anybody) for number in range(self._members)), strict=True)
         try:
             u = inputs[0][None] if all(one is inputs[0] for one in inputs) else _stacked(inputs)
             found, last = self._loop(u, _stacked(states), terms)
-            self._answers |= {number: (found[number], last[number]) for number in asked}
         except Exception as failure:
-            self._answers |= dict.fromkeys(asked, failure)
-        self._changed.notify_all()
+            for *_, answer in asked.values():
+                answer.set_exception(failure)
+            return
+        for number, (*_, answer) in asked.items():
+            answer.set_result((found[number], last[number]))
 
 
 def _stacked(tensors: Sequence[Any]) -> Any:

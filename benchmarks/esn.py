@@ -165,7 +165,7 @@ def _weights(case: Case) -> EsnWeights:
         connections_per_node=case.connections_per_node,
         input_scaling=0.5,
         bias_scaling=0.1,
-        leak=0.5,
+        leak_rate=0.5,
     )
     # The circular law's radius suffices here; at 0.9 of it the network forgets, so that rounding
     # differences do not grow with the length of the sequence.

@@ -6,23 +6,18 @@ import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from safetensors.numpy import save_file
 
 from reservoir_hw.core.errors import ConfigurationError
-from reservoir_hw.core.files import write_safetensors
-from reservoir_hw.networks.random_matrices import Distribution, FloatArray
-from reservoir_hw.networks.weights import EsnWeights, draw_weights, read_weights_file
-
-_HEADER = {"format": "reservoir_hw.gated_esn_weights", "version": "1"}
+from reservoir_hw.networks.random_matrices import FloatArray
+from reservoir_hw.networks.weights import EsnWeights, StoredWeights, draw_weights
 
 
 @dataclass(frozen=True, eq=False)
-class GatedWeights:
+class GatedWeights(StoredWeights):
     """The weights of the gated echo state network (Di Sarli, Gallicchio & Micheli 2022, eq. 6).
 
     r_t = σ(W^r_in u_t + W^r x_{t-1} + b^r)
@@ -36,6 +31,8 @@ class GatedWeights:
 
     Raises `ConfigurationError` where the three are not for the same number of nodes and inputs, or one has a leak.
     """
+
+    format = "reservoir_hw.gated_esn_weights"
 
     state: EsnWeights
     reset: EsnWeights
@@ -101,34 +98,24 @@ class GatedWeights:
 
     def digest(self) -> str:
         """Hexadecimal sha256 over the digests of the three parts."""
-        digest = hashlib.sha256(f"{_HEADER['format']} {_HEADER['version']}\n".encode())
+        digest = hashlib.sha256(f"{' '.join(self.header().values())}\n".encode())
         for name, part in self.parts().items():
             digest.update(f"{name} {part.digest()}\n".encode())
         return digest.hexdigest()
 
-    def save(self, path: str | Path) -> None:
-        """Write a safetensors file; a CSR matrix is stored as its three arrays."""
-        # Every leak is 1, and is not stored.
-        arrays = {
+    def stored(self) -> dict[str, NDArray[Any]]:
+        """The arrays of the three parts; every leak is 1, and is not stored."""
+        return {
             f"{name}.{array}": value
             for name, part in self.parts().items()
             for array, value in part.stored().items()
             if array != "leak"
         }
-        write_safetensors(path, save_file, arrays, _HEADER)
 
     @classmethod
-    def load(cls, path: str | Path) -> GatedWeights:
-        """Read what `save` wrote, bit for bit.
-
-        Raises `ConfigurationError` where the file is missing, is not a weights file of a known version, or holds
-        arrays that do not fit together.
-        """
-
-        def build(arrays: Mapping[str, NDArray[Any]]) -> GatedWeights:
-            return cls(**{name: _part(arrays, name) for name in _PARTS})
-
-        return read_weights_file(path, _HEADER, "a gated_esn, version 1", build)
+    def from_stored(cls, arrays: Mapping[str, NDArray[Any]]) -> GatedWeights:
+        """Weights from what `stored` gave."""
+        return cls(**{name: _part(arrays, name) for name in _PARTS})
 
 
 _PARTS = tuple(field.name for field in fields(GatedWeights))
@@ -142,38 +129,25 @@ def draw_gated_weights(
     spectral_radius: float | None = 0.9,
     reset_spectral_radius: float | None = 0.9,
     update_spectral_radius: float | None = 0.9,
-    connectivity: float | None = None,
-    connections_per_node: int | None = None,
-    distribution: Distribution = "uniform",
-    input_connectivity: float = 1.0,
-    input_distribution: Distribution = "uniform",
     input_scaling: float | Sequence[float] = 1.0,
     reset_input_scaling: float | Sequence[float] = 1.0,
     update_input_scaling: float | Sequence[float] = 1.0,
     bias_scaling: float = 0.0,
     reset_bias: float = 0.0,
     update_bias: float = 0.0,
+    **options: Any,
 ) -> GatedWeights:
     """Draw the weights of a gated echo state network; the same seed gives the same numbers on every machine.
 
     Each recurrent matrix is scaled to its own spectral radius (0: no recurrence; None: as drawn) and each input matrix
     by its own factor, as in the paper's section 6.2, which draws uniformly on -1..1. Biases are 0 in eq. 6; those of
-    the gates are given, the state's is drawn uniformly and multiplied by `bias_scaling`. The other options are those
-    of `draw_weights`, whose W and W_in for the same seed are the state's.
+    the gates are given, the state's is drawn uniformly and multiplied by `bias_scaling`. `options` are connectivity,
+    connections_per_node, weight_distribution, input_connectivity and input_distribution of `draw_weights`, whose W and
+    W_in for the same seed are the state's.
 
     Raises `ConfigurationError` as `draw_weights` does.
     """
-
-    draw = partial(
-        draw_weights,
-        nodes,
-        inputs,
-        connectivity=connectivity,
-        connections_per_node=connections_per_node,
-        distribution=distribution,
-        input_connectivity=input_connectivity,
-        input_distribution=input_distribution,
-    )
+    draw = partial(draw_weights, nodes, inputs, **options)
 
     def gate(key: int, radius: float | None, scaling: float | Sequence[float], bias: float) -> EsnWeights:
         # The state's matrices are those of a plain network of the same seed; the gates have streams of their own.

@@ -179,7 +179,7 @@ def reservoir_configurations(
 @cache
 def _norm_at_radius_1(nodes: int, seed: int) -> float:
     """The spectral norm of the W that such a configuration draws, scaled to the spectral radius 1."""
-    drawn = draw_weights(nodes, 1, seed=seed, distribution="normal", spectral_radius=1.0)
+    drawn = draw_weights(nodes, 1, seed=seed, weight_distribution="normal", spectral_radius=1.0)
     return float(np.linalg.norm(drawn.recurrent(), 2))
 
 

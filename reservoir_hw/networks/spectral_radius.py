@@ -6,6 +6,7 @@ The factor is rounded and kept beside the drawn numbers, so that another BLAS ca
 from __future__ import annotations
 
 import numpy as np
+from numpy.typing import NDArray
 
 from reservoir_hw.core.errors import ConfigurationError
 from reservoir_hw.networks.random_matrices import Matrix, scipy_sparse
@@ -44,13 +45,16 @@ def spectral_radius(W: Matrix, *, by_graph: bool = True) -> float:
     radius: float | None = None
     if by_graph:
         links = scipy_sparse().csr_array(W)
-        if _is_acyclic(links):
+        parts, part = scipy_sparse().csgraph.connected_components(links, connection="strong")
+        # Without a closed loop, and exactly then, every such matrix is nilpotent. Eigenvalue solvers cannot tell:
+        # rounding gives a permuted delay line of 100 nodes radii near 0.7.
+        if parts == nodes and not links.diagonal().any():
             raise ConfigurationError(
                 "the recurrent matrix has the spectral radius 0 (no link, or no closed loop among its links): "
                 "no scaling can change that; use more links or another seed, or leave spectral_radius out"
             )
         if nodes >= _DENSE_SPECTRUM_BELOW:
-            radius = _loops_radius(links)
+            radius = _loops_radius(links, parts, part)
         del links
     if radius is None:
         small = nodes < _DENSE_SPECTRUM_BELOW + (not by_graph)
@@ -108,17 +112,6 @@ def perron_root(W: Matrix) -> float:
         x /= x.max()
 
 
-def _is_acyclic(W: Matrix) -> bool:
-    """Whether the graph of the nonzeros has no closed loop: exactly then every such matrix is nilpotent.
-
-    Eigenvalue solvers cannot tell: rounding gives a permuted delay line of 100 nodes radii near 0.7.
-    """
-    if W.diagonal().any():
-        return False
-    parts, _ = scipy_sparse().csgraph.connected_components(W, connection="strong")
-    return parts == W.shape[0]
-
-
 def _dense_radius(W: Matrix) -> float:
     return float(np.abs(np.linalg.eigvals(W if isinstance(W, np.ndarray) else W.toarray())).max())
 
@@ -137,9 +130,11 @@ def _krylov_radius(W: Matrix) -> float:
     return float(np.abs(values).max())
 
 
-def _loops_radius(W: Matrix) -> float | None:
-    """The spectral radius, exactly, of a matrix whose closed loops share no node; None for any other matrix."""
-    parts, part = scipy_sparse().csgraph.connected_components(W, connection="strong")
+def _loops_radius(W: Matrix, parts: int, part: NDArray[np.int32]) -> float | None:
+    """The spectral radius, exactly, of a matrix whose closed loops share no node; None for any other matrix.
+
+    `part` (nodes,) says in which of so many strongly connected parts a node is.
+    """
     if parts == 1 and W.nnz > W.shape[0]:
         return None
     links = scipy_sparse().coo_array(W)

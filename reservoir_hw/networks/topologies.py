@@ -29,10 +29,9 @@ from reservoir_hw.networks.random_matrices import (
 )
 from reservoir_hw.networks.spectral_radius import perron_root, scale_to, spectral_radius
 
-# Drawing options of a network that mean something to some topologies only. `distribution` is what
-# `draw_weights` calls the configuration's `weight_distribution`.
-_OPTIONS = ("connectivity", "connections_per_node", "weight_distribution", "distribution", "spectral_radius")
-_VALUES = frozenset({"weight_distribution", "distribution", "spectral_radius"})
+# Drawing options of a network that mean something to some topologies only.
+_OPTIONS = ("connectivity", "connections_per_node", "weight_distribution", "spectral_radius")
+_VALUES = frozenset({"weight_distribution", "spectral_radius"})
 
 # Columns of an orthogonal matrix that are computed together: they and their scratch fit the second-level cache.
 _STRIP = 128
@@ -410,10 +409,7 @@ Topology: TypeAlias = Annotated[
     Annotated[_Model, Field(discriminator="kind")],
     BeforeValidator(
         _from_name,
-        json_schema_input_type=Literal[
-            "random", "ring", "delay_line", "cycle_jumps", "small_world", "scale_free", "orthogonal", "block"
-        ]
-        | Annotated[_Model, Field(discriminator="kind")],
+        json_schema_input_type=Literal[tuple(_KINDS)] | Annotated[_Model, Field(discriminator="kind")],
     ),
 ]
 """The type of a configuration's field: `topology: ring`, or `topology: {kind: cycle_jumps, jump: 7}`."""

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import hashlib
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -32,12 +33,58 @@ from reservoir_hw.networks.topologies import Topology, as_topology
 
 csr_array = scipy_sparse().csr_array
 
-_HEADER = {"format": "reservoir_hw.esn_weights", "version": "1"}
-_Weights = TypeVar("_Weights")
+
+class StoredWeights(ABC):
+    """Weights that a safetensors file can hold."""
+
+    format: ClassVar[str]
+
+    @classmethod
+    def header(cls) -> dict[str, str]:
+        """The metadata by which a file is known."""
+        return {"format": cls.format, "version": "1"}
+
+    def save(self, path: str | Path) -> None:
+        """Write a safetensors file; a CSR matrix is stored as its three arrays."""
+        write_safetensors(path, save_file, self.stored(), self.header())
+
+    @classmethod
+    def load(cls, path: str | Path) -> Self:
+        """Read what `save` wrote, bit for bit.
+
+        Raises `ConfigurationError` where the file is missing, is not a weights file of a known version, or holds arrays
+        that do not fit together.
+        """
+        try:
+            with safe_open(path, framework="numpy") as file:
+                metadata = file.metadata() or {}
+                arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+        except (OSError, SafetensorError, TypeError) as error:
+            raise ConfigurationError(f"{path}: cannot be read as a weights file: {error}") from error
+        header = cls.header()
+        found = {key: metadata.get(key) for key in header}
+        if found != header:
+            raise ConfigurationError(
+                f"{path}: not a weights file of {', version '.join(header.values())}: its metadata says "
+                + ", ".join(f"{key}={value!r}" for key, value in found.items())
+            )
+        try:
+            return cls.from_stored(arrays)
+        except (KeyError, ValueError, TypeError) as error:
+            raise ConfigurationError(f"{path}: damaged weights file: {error}") from error
+
+    @abstractmethod
+    def stored(self) -> dict[str, NDArray[Any]]:
+        """The arrays that a file holds by their names."""
+
+    @classmethod
+    @abstractmethod
+    def from_stored(cls, arrays: Mapping[str, NDArray[Any]]) -> Self:
+        """Weights from what `stored` gave. Raises `KeyError` and `ValueError` where that is incomplete."""
 
 
 @dataclass(frozen=True, eq=False)
-class EsnWeights:
+class EsnWeights(StoredWeights):
     """The weights of s_t = (1-a) ⊙ s_{t-1} + a ⊙ f(W s_{t-1} + W_in u_t + b) (Jaeger et al. 2007, eq. 1).
 
     All arrays are float64. `W` (nodes × nodes) is a dense array or a canonical `csr_array`, *before* its
@@ -48,6 +95,8 @@ class EsnWeights:
     rates outside 0..1. Anything array-like is accepted; scipy's sparse formats become CSR, a scalar bias
     or leak is repeated for every node.
     """
+
+    format = "reservoir_hw.esn_weights"
 
     W: Matrix
     W_in: FloatArray
@@ -111,6 +160,10 @@ class EsnWeights:
         """Number of input channels."""
         return int(self.W_in.shape[1])
 
+    def parts(self) -> dict[str, EsnWeights]:
+        """The weights that have a recurrent matrix each, as those of a gated network have three: these alone."""
+        return {"state": self}
+
     def recurrent(self) -> Matrix:
         """The W of the equation, (nodes × nodes) float64: the stored matrix times its spectral scale."""
         return self.W if self.spectral_scale == 1.0 else self.W * self.spectral_scale
@@ -126,31 +179,12 @@ class EsnWeights:
 
     def digest(self) -> str:
         """Hexadecimal sha256 over names, types, shapes and bytes of everything that `save` stores."""
-        digest = hashlib.sha256(f"{_HEADER['format']} {_HEADER['version']}\n".encode())
+        digest = hashlib.sha256(f"{' '.join(self.header().values())}\n".encode())
         for name, array in sorted(self.stored().items()):
             little = np.ascontiguousarray(array, array.dtype.newbyteorder("<"))
             digest.update(f"{name} {little.dtype.str} {little.shape}\n".encode())
             digest.update(little.data)
         return digest.hexdigest()
-
-    def save(self, path: str | Path) -> None:
-        """Write a safetensors file; a CSR matrix is stored as its three arrays."""
-        metadata = {
-            **_HEADER,
-            "nodes": str(self.nodes),
-            "inputs": str(self.inputs),
-            "storage": "csr" if isinstance(self.W, csr_array) else "dense",
-        }
-        write_safetensors(path, save_file, self.stored(), metadata)
-
-    @classmethod
-    def load(cls, path: str | Path) -> EsnWeights:
-        """Read what `save` wrote, bit for bit.
-
-        Raises `ConfigurationError` where the file is missing, is not a weights file of a known version,
-        or holds arrays that do not fit together.
-        """
-        return read_weights_file(path, _HEADER, "version 1", cls.from_stored)
 
     @classmethod
     def from_stored(cls, arrays: Mapping[str, NDArray[Any]]) -> EsnWeights:
@@ -175,34 +209,6 @@ class EsnWeights:
             "leak": self.leak,
             "spectral_scale": np.array(self.spectral_scale),
         }
-
-
-def read_weights_file(
-    path: str | Path,
-    header: Mapping[str, str],
-    wanted: str,
-    build: Callable[[Mapping[str, NDArray[Any]]], _Weights],
-) -> _Weights:
-    """What `build` makes of the arrays in a safetensors file whose metadata hold `header`.
-
-    Raises `ConfigurationError` where the file is missing, has another header (`wanted` says what was), or is damaged.
-    """
-    try:
-        with safe_open(path, framework="numpy") as file:
-            metadata = file.metadata() or {}
-            arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-    except (OSError, SafetensorError, TypeError) as error:
-        raise ConfigurationError(f"{path}: cannot be read as a weights file: {error}") from error
-    found = {key: metadata.get(key) for key in header}
-    if found != header:
-        raise ConfigurationError(
-            f"{path}: not a weights file of {wanted}: its metadata says "
-            + ", ".join(f"{key}={value!r}" for key, value in found.items())
-        )
-    try:
-        return build(arrays)
-    except (KeyError, ValueError, TypeError) as error:
-        raise ConfigurationError(f"{path}: damaged weights file: {error}") from error
 
 
 def _recurrent_matrix(W: Any) -> Matrix:
@@ -255,13 +261,12 @@ def draw_weights(
     spectral_radius: float | None = 0.9,
     connectivity: float | None = None,
     connections_per_node: int | None = None,
-    distribution: Distribution | None = None,
+    weight_distribution: Distribution | None = None,
     input_connectivity: float = 1.0,
     input_distribution: Distribution = "uniform",
     input_scaling: float | Sequence[float] = 1.0,
     bias_scaling: float = 0.0,
-    bias_distribution: Distribution = "uniform",
-    leak: float | tuple[float, float] = 1.0,
+    leak_rate: float | tuple[float, float] = 1.0,
 ) -> EsnWeights:
     """Draw the weights of an echo state network; the same seed gives the same numbers on every machine.
 
@@ -269,10 +274,10 @@ def draw_weights(
     `CycleJumps(jump=7)`. For random and block ones `connectivity` is the probability of each recurrent weight
     being nonzero (all of them if neither it nor `connections_per_node` is given), `connections_per_node` the
     exact number of nonzeros in each row.
-    `distribution` is that of the recurrent weights which the topology does not fix: `uniform` on -1..1 unless
+    `weight_distribution` is that of the recurrent weights which the topology does not fix: `uniform` on -1..1 unless
     given, `normal` with unit variance, `bernoulli` a random sign. The recurrent matrix is scaled to
     `spectral_radius` (None: left as drawn; so it must be for a delay line, whose spectral radius is 0), input
-    weights are multiplied by `input_scaling` (one number, or one per input), biases by `bias_scaling`. `leak` is
+    weights are multiplied by `input_scaling` (one number, or one per input), biases by `bias_scaling`. `leak_rate` is
     one rate, or the (low, high) of a uniform range from which each node draws its own.
 
     Each quantity has its own random stream, and links are drawn apart from values: changing, say, the input
@@ -285,7 +290,7 @@ def draw_weights(
     given = {
         "connectivity": connectivity,
         "connections_per_node": connections_per_node,
-        "distribution": distribution,
+        "weight_distribution": weight_distribution,
         "spectral_radius": spectral_radius,
     }
     topology.check(nodes, given)
@@ -301,7 +306,7 @@ def draw_weights(
         _stream(seed, "recurrent links"),
         _stream(seed, "recurrent values"),
         Entries(
-            distribution or "uniform",
+            weight_distribution or "uniform",
             number_in("connectivity", 1.0 if connectivity is None else connectivity, 0.0, 1.0, excluding=(0.0,)),
             connections_per_node,
         ),
@@ -316,8 +321,8 @@ def draw_weights(
     return EsnWeights(
         W,
         W_in * scaling,
-        draw_values(_stream(seed, "bias"), nodes, bias_distribution) * bias_scaling,
-        np.asarray(draw_leak(leak, nodes, _stream(seed, "leak"))),
+        draw_values(_stream(seed, "bias"), nodes, "uniform") * bias_scaling,
+        np.asarray(draw_leak(leak_rate, nodes, _stream(seed, "leak"))),
         1.0 if spectral_radius is None else topology.spectral_scale(W, spectral_radius),
     )
 

@@ -51,7 +51,7 @@ def unscaled(nodes: int, topology: Any, seed: int = 0, **options: Any) -> np.nda
 
 
 def test_random_is_what_was_drawn_before_there_was_a_choice() -> None:
-    drawn = draw_weights(40, 2, seed=7, topology="random", spectral_radius=None, bias_scaling=0.1, leak=(0.2, 0.8))
+    drawn = draw_weights(40, 2, seed=7, topology="random", spectral_radius=None, bias_scaling=0.1, leak_rate=(0.2, 0.8))
     assert drawn.digest() == "3ad378375c231b2284b850bdf3446dd9a9e755554434de80cf995ae38905f512"
 
 
@@ -254,7 +254,7 @@ def test_drawn_numbers_are_pinned(topology: Any, digest: str) -> None:
 
 @pytest.mark.parametrize("topology", [SmallWorld(), ScaleFree(), Block()], ids=lambda t: t.kind)
 def test_drawn_weights_follow_the_distribution_and_leave_the_links(topology: Any) -> None:
-    signs = unscaled(200, topology, distribution="bernoulli")
+    signs = unscaled(200, topology, weight_distribution="bernoulli")
     assert set(np.unique(signs)) == {-1.0, 0.0, 1.0}
     np.testing.assert_array_equal(signs != 0, unscaled(200, topology) != 0)
 
@@ -298,10 +298,10 @@ def test_a_given_matrix_is_rescaled_too() -> None:
     [
         (10, "rign", {}, "unknown topology 'rign': choose one of random, ring"),
         (10, "ring", {"connectivity": 0.1}, r"connectivity means nothing to topology: ring.*\(block, random\)"),
-        (10, "ring", {"distribution": "normal"}, r"distribution means nothing to topology: ring.*small_world"),
+        (10, "ring", {"weight_distribution": "normal"}, r"distribution means nothing to topology: ring.*small_world"),
         (10, "delay_line", {"spectral_radius": None, "connections_per_node": 1}, "connections_per_node means nothing"),
         (50, "small_world", {"connectivity": 0.1}, "connectivity means nothing to topology: small_world"),
-        (50, "orthogonal", {"distribution": "normal"}, "distribution means nothing to topology: orthogonal"),
+        (50, "orthogonal", {"weight_distribution": "normal"}, "distribution means nothing to topology: orthogonal"),
         (11, CycleJumps(jump=5), {}, "jump = 5 needs at least 12 nodes, the network has 11"),
         (19, SmallWorld(), {}, "neighbours = 10 needs at least 20 nodes"),
         (3, ScaleFree(), {}, "links_per_node = 3 needs at least 4 nodes"),

@@ -28,17 +28,17 @@ def dense(W) -> np.ndarray:
             "c0642d9f53e9de6345153482b7d6848d5c9a30701c8eb1fbe54bc0dbaa11599d",
         ),
         (
-            {"distribution": "normal", "connectivity": 0.2},
+            {"weight_distribution": "normal", "connectivity": 0.2},
             "22b9f7aa73bf32f9f64409db86e9317cceda8543ee8d693330e1ea22afa6dd90",
         ),
         (
-            {"distribution": "bernoulli", "connectivity": 0.05},
+            {"weight_distribution": "bernoulli", "connectivity": 0.05},
             "ca6ab093085887fdba5b05581af66dac272711ce4a2fc94520afc24f4378e082",
         ),
     ],
 )
 def test_drawn_numbers_are_pinned(options, digest):
-    drawn = draw_weights(40, 2, seed=7, spectral_radius=None, bias_scaling=0.1, leak=(0.2, 0.8), **options)
+    drawn = draw_weights(40, 2, seed=7, spectral_radius=None, bias_scaling=0.1, leak_rate=(0.2, 0.8), **options)
     assert drawn.digest() == digest
 
 
@@ -50,10 +50,12 @@ def test_the_same_seed_draws_the_same_and_another_seed_another():
 
 def test_each_quantity_has_its_own_stream():
     plain = draw_weights(50, 3, seed=1, connectivity=0.2)
-    changed = draw_weights(50, 5, seed=1, connectivity=0.2, input_connectivity=0.5, bias_scaling=1.0, leak=(0.1, 0.2))
+    changed = draw_weights(
+        50, 5, seed=1, connectivity=0.2, input_connectivity=0.5, bias_scaling=1.0, leak_rate=(0.1, 0.2)
+    )
     np.testing.assert_array_equal(dense(plain.W), dense(changed.W))
     assert plain.spectral_scale == changed.spectral_scale
-    normal = draw_weights(50, 3, seed=1, connectivity=0.2, distribution="normal")
+    normal = draw_weights(50, 3, seed=1, connectivity=0.2, weight_distribution="normal")
     np.testing.assert_array_equal(dense(plain.W) != 0, dense(normal.W) != 0)
     np.testing.assert_array_equal(plain.W_in, normal.W_in)
 
@@ -67,7 +69,7 @@ def test_distribution_and_connectivity(distribution, deviation, connectivity):
             1,
             seed=0,
             spectral_radius=None,
-            distribution=distribution,
+            weight_distribution=distribution,
             connectivity=connectivity,
         ).W
     )
@@ -100,7 +102,7 @@ def test_input_bias_and_leak():
         input_distribution="bernoulli",
         input_scaling=[1.0, 2.0, 0.5],
         bias_scaling=0.3,
-        leak=(0.2, 0.6),
+        leak_rate=(0.2, 0.6),
     )
     assert [sorted(set(np.abs(column))) for column in drawn.W_in.T] == [[0, 1], [0, 2], [0, 0.5]]
     assert np.count_nonzero(drawn.W_in) == pytest.approx(600, abs=90)
@@ -178,7 +180,7 @@ def test_a_matrix_without_spectral_radius_is_refused(W):
 
 @pytest.mark.parametrize("options", [{}, {"connections_per_node": 3}])
 def test_saved_and_loaded_weights_are_identical(tmp_path, options):
-    drawn = draw_weights(50, 2, seed=0, bias_scaling=0.1, leak=(0.1, 0.9), **options)
+    drawn = draw_weights(50, 2, seed=0, bias_scaling=0.1, leak_rate=(0.1, 0.9), **options)
     drawn.save(tmp_path / "weights.safetensors")
     loaded = EsnWeights.load(tmp_path / "weights.safetensors")
     assert loaded.digest() == drawn.digest()
@@ -199,7 +201,7 @@ def test_files_that_are_no_weights_are_refused(tmp_path):
     with pytest.raises(ConfigurationError, match="cannot be read"):
         EsnWeights.load(path)
     save_file({"W": np.eye(3)}, path)
-    with pytest.raises(ConfigurationError, match="not a weights file of version 1"):
+    with pytest.raises(ConfigurationError, match=r"not a weights file of reservoir_hw\.esn_weights, version 1: "):
         EsnWeights.load(path)
     save_file({"W": np.eye(3)}, path, metadata={"format": "reservoir_hw.esn_weights", "version": "1"})
     with pytest.raises(ConfigurationError, match="damaged"):
@@ -255,11 +257,11 @@ def test_arrays_that_do_not_fit_are_refused(changes, message):
         ({"connections_per_node": 11}, r"1\.\.10"),
         ({"connections_per_node": 2, "connectivity": 0.1}, "not both"),
         ({"input_connectivity": 2.0}, "input_connectivity"),
-        ({"distribution": "cauchy"}, "uniform, normal, bernoulli"),
+        ({"weight_distribution": "cauchy"}, "uniform, normal, bernoulli"),
         ({"input_scaling": [1.0, 2.0]}, "input_scaling"),
         ({"spectral_radius": -1.0}, "spectral_radius"),
-        ({"leak": (0.9, 0.1)}, "leak"),
-        ({"leak": 2.0}, "leak"),
+        ({"leak_rate": (0.9, 0.1)}, "leak"),
+        ({"leak_rate": 2.0}, "leak"),
     ],
 )
 def test_options_out_of_range_are_refused(changes, message):

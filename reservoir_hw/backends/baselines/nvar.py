@@ -46,8 +46,8 @@ class Monomials:
 
     @property
     def count(self) -> int:
-        """How many there are."""
-        return count(self._variables, sorted(self._orders), constant=self._constant)
+        """How many there are: Σ C(n + d - 1, d) over the orders d, of n variables."""
+        return self._constant + sum(_up_to(self._variables[order - 1] - 1, order) for order in self._orders)
 
     def exponents(self) -> NDArray[np.int64]:
         """The power of each variable in each monomial, (monomials, variables)."""
@@ -85,11 +85,6 @@ class Monomials:
 
     def _wants(self, order: int) -> bool:
         return order in self._orders
-
-
-def count(variables: Sequence[int], orders: Sequence[int], *, constant: bool = False) -> int:
-    """How many monomials `Monomials` of these arguments has: Σ C(n + d - 1, d) over the orders d, of n variables."""
-    return int(constant) + sum(math.comb(variables[order - 1] + order - 1, order) for order in orders)
 
 
 def _up_to(j: int, order: int) -> int:
@@ -135,12 +130,13 @@ class RegisterConfig(ReservoirConfig):
         """The number of features; None as long as the number of inputs is not known."""
         if self.inputs is None:
             return None
-        return count([lags * self.inputs for lags in self.lags_by_order], self.wanted_orders, constant=self.constant)
+        variables = [lags * self.inputs for lags in self.lags_by_order]
+        return Monomials(variables, self.wanted_orders, constant=self.constant).count
 
     def for_inputs(self, inputs: int | Channels) -> Self:
         """This configuration for a task with these channels. Raises `ConfigurationError` for too many features."""
         config = super().for_inputs(inputs)
-        _refuse_too_many(config.required_inputs(), self.lags_by_order, self.wanted_orders, constant=self.constant)
+        _refuse_too_many(config.required_inputs(), self.lags_by_order, self.wanted_orders, config.nodes or 0)
         return config
 
     def build(self) -> Nvar:
@@ -257,9 +253,9 @@ class Nvar(Reservoir):
                 f"lags {by_order} must be one number for each order up to {wanted[-1]}, none larger than the one before"
             )
         inputs, spacing = whole_number("inputs", inputs), whole_number("spacing", spacing)
-        _refuse_too_many(inputs, by_order, wanted, constant=constant)
         self.lags, self.spacing = by_order[0], spacing
         self._monomials = Monomials([n * inputs for n in by_order], wanted, constant=constant)
+        _refuse_too_many(inputs, by_order, wanted, self._monomials.count)
         self._past_steps = (self.lags - 1) * spacing
         content = f"lags {by_order} spacing {spacing} orders {wanted} constant {constant}"
         spec = ReservoirSpec(
@@ -327,8 +323,7 @@ def _listed(orders: Sequence[int]) -> str:
     return f"1 to {len(orders)}" if all_up_to else ", ".join(map(str, orders))
 
 
-def _refuse_too_many(inputs: int, lags: Sequence[int], orders: Sequence[int], *, constant: bool) -> None:
-    features = count([n * inputs for n in lags], orders, constant=constant)
+def _refuse_too_many(inputs: int, lags: Sequence[int], orders: Sequence[int], features: int) -> None:
     if features > MOST_FEATURES:
         said = f"{lags[0]}" if len(set(lags)) == 1 else " and ".join(map(str, lags))
         raise ConfigurationError(

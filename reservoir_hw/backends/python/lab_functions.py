@@ -167,6 +167,10 @@ class LabFunctions:
                 return function(*arguments)
             return self._thread.call(lambda: function(*arguments), allowed_s)
 
+    def call_if_given(self, key: str, **how: Any) -> Any:
+        """As `call`; None where the configuration names no function here."""
+        return self.call(key, **how) if self.has(key) else None
+
     @contextmanager
     def faults(self, key: str, at: str = "", states: np.ndarray | None = None) -> Iterator[None]:
         """Name this function and steps in what goes wrong meanwhile."""
@@ -195,7 +199,7 @@ class LabFunctions:
         Raises `DeviceFault` where the device may not be in its safe state.
         """
         if self._thread is None:
-            self._close()
+            self.call_if_given("close_call")
             return
         called = "stop_call was called beside it" if self.has("stop_call") else "there is no stop_call"
         try:
@@ -204,7 +208,7 @@ class LabFunctions:
             left = f"{without_digest(self._targets['close_call'])} was not called" if self.has("close_call") else ""
             raise DeviceFault(f"{fault}; {called}; {left or 'the device is left as it is'}") from fault
         try:
-            self._close()
+            self.call_if_given("close_call")
         except DeviceTimeout as timeout:
             if self.has("stop_call"):
                 self.stop()
@@ -212,29 +216,24 @@ class LabFunctions:
         finally:
             self._thread.end()
 
-    def _close(self) -> None:
-        if self.has("close_call"):
-            self.call("close_call")
 
-
-def _signature(function: Callable[..., Any]) -> inspect.Signature | None:
+def _signature(function: Callable[..., Any]) -> inspect.Signature:
     try:
         return inspect.signature(function)
     except (TypeError, ValueError):
-        return None
+        # What is compiled may not tell: then it takes anything.
+        return inspect.Signature([inspect.Parameter("arguments", inspect.Parameter.VAR_POSITIONAL)])
 
 
 def _named(function: Callable[..., Any], arguments: int) -> list[str]:
     """The arguments that it takes by name beside its first ones."""
-    signature = _signature(function)
-    known = list(signature.parameters.values()) if signature else []
-    return [one.name for one in known[arguments:] if one.kind in (one.POSITIONAL_OR_KEYWORD, one.KEYWORD_ONLY)]
+    known = list(_signature(function).parameters.values())[arguments:]
+    return [one.name for one in known if one.kind in (one.POSITIONAL_OR_KEYWORD, one.KEYWORD_ONLY)]
 
 
 def _taken(function: Callable[..., Any], params: Mapping[str, Any], arguments: int) -> dict[str, Any]:
     """Of the parameters, those that the function takes by name beside its first arguments."""
-    signature = _signature(function)
-    if signature and any(one.kind is one.VAR_KEYWORD for one in signature.parameters.values()):
+    if any(one.kind is one.VAR_KEYWORD for one in _signature(function).parameters.values()):
         return dict(params)
     names = _named(function, arguments)
     return {name: value for name, value in params.items() if name in names}
@@ -243,8 +242,6 @@ def _taken(function: Callable[..., Any], params: Mapping[str, Any], arguments: i
 def _refuse_misfit(function: Callable[..., Any], arguments: int, given: Mapping[str, Any], place: str) -> None:
     """Raise `ConfigurationError` where the function cannot be called with its arguments and parameters."""
     signature = _signature(function)
-    if signature is None:
-        return
     try:
         signature.bind(*range(arguments), **given)
     except TypeError as error:

@@ -133,15 +133,11 @@ class PythonConfig(ReservoirConfig):
     )
 
     @model_validator(mode="after")
-    def _names_differ(self) -> Self:
+    def _complete(self) -> Self:
         names = [*self.params, *self.knobs, *self.monitors]
         twice = [name for name in names if names.count(name) > 1]
         if twice:
             raise ValueError(f"{twice[0]} is in two of params, knobs and monitors: params stay, knobs are turned")
-        return self
-
-    @model_validator(mode="after")
-    def _complete(self) -> Self:
         needed = {"procedure": ["set_call", "read_call"]}.get(self.mode, ["call"])
         missing = [name for name in needed if getattr(self, name) is None]
         if missing:
@@ -255,7 +251,7 @@ class PythonReservoir(Reservoir):
             # The last close failed: nothing is called beside what may still run.
             self._close()
         self._functions = self._config.functions()
-        result = self._lab.call("setup_call") if self._lab.has("setup_call") else None
+        result = self._lab.call_if_given("setup_call")
         with self._lab.faults("setup_call"):
             if not isinstance(result, Mapping | None):
                 raise DeviceFault(f"returned {type(result).__name__} instead of a mapping or nothing")
@@ -282,8 +278,7 @@ class PythonReservoir(Reservoir):
 
     def _reset(self, batch: int) -> None:
         del batch
-        if self._lab.has("reset_call"):
-            self._lab.call("reset_call")
+        self._lab.call_if_given("reset_call")
 
     def played_steps(self, steps: int) -> int:
         """As its configuration says."""
@@ -378,8 +373,7 @@ class PythonReservoir(Reservoir):
     def _measured(self, u: np.ndarray, where: dict[str, Any]) -> Any:
         self._lab.call("set_call", u, **where)
         time.sleep(self._config.wait_s)
-        if self._lab.has("sweep_call"):
-            self._lab.call("sweep_call", **where)
+        self._lab.call_if_given("sweep_call", **where)
         return self._lab.call("read_call", **where)
 
     def _as_states(self, returned: Any, shape: tuple[int, ...]) -> np.ndarray:

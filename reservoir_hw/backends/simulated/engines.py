@@ -1,4 +1,4 @@
-"""The engines of the simulated networks: a time loop, compiled or in torch, and the state that it goes on from."""
+"""The engines of the simulations: a time loop, compiled or in torch, and the state that it goes on from."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ import importlib.util
 import logging
 import os
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from typing import Annotated, Any, Literal, Protocol, TypeAlias
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal, TypeAlias, get_args
 
 import numpy as np
 from pydantic import Field
@@ -19,6 +20,17 @@ from reservoir_hw.core.spec import DType
 
 Activation = Literal["tanh", "relu", "identity"]
 
+EngineName: TypeAlias = Literal["numba", "torch", "cuda_graphs", "triton"]
+
+ArrayLoop: TypeAlias = Callable[[Any, Any, Any, LoopTerms | None], Any]
+"""`(u, state, out, terms)` of one simulation to its states, for `NumbaEngine`.
+
+`u` is (batch, time, inputs), the states are (batch, time, nodes), in `out` if that is given. `state` (batch, width) is
+brought up to date in place. `terms` act on every new state.
+"""
+
+TensorLoop: TypeAlias = Callable[[Any, Any, LoopTerms | None], tuple[Any, Any]]
+"""`(u, state, terms)` likewise to the states and the state after them, for `TorchEngine`: leaves what it was given."""
 
 JointLoop: TypeAlias = Callable[[Any, Any, Sequence[LoopTerms | None]], tuple[Any, Any]]
 """`(u, states, terms)` of several networks, with an axis for them in front, to their states and the last of these.
@@ -27,56 +39,29 @@ JointLoop: TypeAlias = Callable[[Any, Any, Sequence[LoopTerms | None]], tuple[An
 """
 
 
-class Engine(Protocol):
-    """Computes the equations of a kind and keeps their state."""
-
-    name: str
-
-    def reset(self, batch: int) -> None:
-        """Bring the state to rest for this many sequences."""
-
-    def run(self, u: Any, out: Any, loop: LoopTerms | None) -> Any:
-        """(batch, time, inputs) -> (batch, time, nodes); `loop` acts on every new state. `out` may be filled."""
-
-    def get_state(self) -> dict[str, np.ndarray]:
-        """Copies of the state; the first axis of each array is the sequence."""
-        ...
-
-    def set_state(self, state: Mapping[str, np.ndarray]) -> None:
-        """Continue from what `get_state` gave."""
-
-    def transition(self, u: Any, states: Any, loop: LoopTerms | None) -> Any:
-        """One step from given states, (batch, inputs), (batch, nodes) -> (batch, nodes), where the kind is settable."""
-
-
 class NumbaEngine:
-    """Drives a network on the CPU.
-
-    `loop(u, state, out, terms)` takes inputs (batch, time, inputs) and the state (batch, nodes), which it brings up to
-    date in place, and returns the states (batch, time, nodes).
-    """
+    """Drives a simulation on the CPU. Its state is (batch, width), at rest 0."""
 
     name = "numba"
 
-    def __init__(self, loop: Callable[[Any, Any, Any, LoopTerms | None], Any], nodes: int, dtype: DType) -> None:
-        self._loop, self._nodes, self._dtype = loop, nodes, np.dtype(dtype)
+    def __init__(self, loop: ArrayLoop, width: int, dtype: DType) -> None:
+        self._loop, self._width, self._dtype = loop, width, np.dtype(dtype)
 
     def reset(self, batch: int) -> None:
         """Bring the state to rest for this many sequences."""
-        self._state = np.zeros((batch, self._nodes), self._dtype)
+        self._state = np.zeros((batch, self._width), self._dtype)
 
-    def run(self, u: np.ndarray, out: np.ndarray | None, loop: LoopTerms | None) -> np.ndarray:
-        """(batch, time, inputs) -> (batch, time, nodes)."""
-        return self._loop(u, self._state, out, loop)
+    def run(self, u: np.ndarray, out: np.ndarray | None, terms: LoopTerms | None) -> np.ndarray:
+        """(batch, time, inputs) -> (batch, time, nodes); `terms` act on every new state. `out` may be filled."""
+        return self._loop(u, self._state, out, terms)
 
-    def transition(self, u: np.ndarray, states: np.ndarray, loop: LoopTerms | None) -> np.ndarray:
-        """One step from given states."""
-        given = states.copy()
-        self._loop(np.ascontiguousarray(u[:, None]), given, None, loop)
-        return given
+    def transition(self, u: np.ndarray, states: np.ndarray, terms: LoopTerms | None) -> np.ndarray:
+        """One step from given states, (batch, inputs), (batch, nodes) -> (batch, nodes), where the kind is settable."""
+        state = states[:, states.shape[1] - self._width :].copy()
+        return self._loop(np.ascontiguousarray(u[:, None]), state, None, terms)[:, 0]
 
     def get_state(self) -> dict[str, np.ndarray]:
-        """A copy of the state."""
+        """A copy of the state; the first axis is the sequence."""
         return {"state": self._state.copy()}
 
     def set_state(self, state: Mapping[str, np.ndarray]) -> None:
@@ -85,26 +70,16 @@ class NumbaEngine:
 
 
 class TorchEngine:
-    """Drives a network with a loop over tensors: plain torch, CUDA graphs or a Triton kernel, by its `name`.
+    """As `NumbaEngine`, with a loop over tensors: plain torch, CUDA graphs or a Triton kernel, by its `name`."""
 
-    `loop(u, state, terms)` returns the states and the last of them, and leaves what it was given as it is.
-    """
-
-    def __init__(
-        self,
-        name: str,
-        loop: Callable[[Any, Any, LoopTerms | None], tuple[Any, Any]],
-        nodes: int,
-        dtype: DType,
-        device: str,
-    ) -> None:
+    def __init__(self, name: EngineName, loop: TensorLoop, width: int, dtype: DType, device: str) -> None:
         self.name = name
-        self._torch = import_torch("a simulated network with gradients, on a GPU, or without numba")
-        self._loop, self._nodes = loop, nodes
+        self._torch = import_torch("a simulated reservoir with gradients, on a GPU, or without numba")
+        self._loop, self._width = loop, width
         self._options = {"dtype": getattr(self._torch, dtype), "device": device}
 
     @contextlib.contextmanager
-    def through(self, loop: Callable[[Any, Any, LoopTerms | None], tuple[Any, Any]]) -> Iterator[None]:
+    def through(self, loop: TensorLoop) -> Iterator[None]:
         """Meanwhile another loop computes what the own one would."""
         own, self._loop = self._loop, loop
         try:
@@ -115,21 +90,21 @@ class TorchEngine:
     def reset(self, batch: int) -> None:
         """Bring the state to rest for this many sequences."""
         with self._torch.inference_mode(False):
-            self._state = self._torch.zeros((batch, self._nodes), **self._options)
+            self._state = self._torch.zeros((batch, self._width), **self._options)
 
-    def run(self, u: Any, out: Any, loop: LoopTerms | None) -> Any:
+    def run(self, u: Any, out: Any, terms: LoopTerms | None) -> Any:
         """(batch, time, inputs) -> (batch, time, nodes)."""
         del out
-        states, last = self._loop(u, self._state, loop)
+        states, last = self._loop(u, self._state, terms)
         # A graph that grew over calls would be held for ever: gradients reach back to the start of a call.
         # A copy outside inference mode: a later run with gradients could not go on from what was made inside.
         with self._torch.inference_mode(False):
             self._state = last.detach().clone()
         return states
 
-    def transition(self, u: Any, states: Any, loop: LoopTerms | None) -> Any:
+    def transition(self, u: Any, states: Any, terms: LoopTerms | None) -> Any:
         """One step from given states."""
-        return self._loop(u[:, None], states, loop)[1]
+        return self._loop(u[:, None], states[:, states.shape[1] - self._width :], terms)[0][:, 0]
 
     def get_state(self) -> dict[str, np.ndarray]:
         """A copy of the state."""
@@ -141,13 +116,18 @@ class TorchEngine:
             self._state = self._torch.tensor(state["state"], **self._options)
 
 
+Engine: TypeAlias = NumbaEngine | TorchEngine
+
+
+def engine_of(name: EngineName, loop: Any, width: int, dtype: DType, device: str) -> Engine:
+    """The engine of this name for an `ArrayLoop` (numba) or a `TensorLoop` (all others)."""
+    return NumbaEngine(loop, width, dtype) if name == "numba" else TorchEngine(name, loop, width, dtype, device)
+
+
 # ---- Which engine drives a simulated reservoir: the one that is asked for, or else the one that the table names.
 
 
-EngineName: TypeAlias = Literal["numba", "torch", "cuda_graphs", "triton"]
 Device = Annotated[str, Field(pattern=r"^(cpu|cuda(:\d+)?)$")]
-
-ENGINE_HELP = "numba, torch, cuda_graphs or triton; by default the quickest that fits"
 
 # Dense weights, in bytes, up to which the one program of a sequence reads them quicker than the kernels of a CUDA graph
 # follow each other: 8 µs at 64 bytes a cycle. Nonzeros, likewise, up to which it is quicker than torch's launches.
@@ -158,80 +138,78 @@ TRITON_NONZEROS = 200_000
 log = logging.getLogger(__name__)
 
 
-def choose_engine(
-    wanted: EngineName | None,
-    *,
-    kind: str,
-    device: str,
-    gradients: bool,
-    dtype: DType,
-    offers: Collection[EngineName],
-    on_gpu: EngineName,
-) -> EngineName:
-    """The engine of one reservoir.
+@dataclass(frozen=True)
+class EngineChoice:
+    """What is known and wanted of the engine of one reservoir.
 
-    `offers` are the engines that the kind has for these weights, `on_gpu` the one that is quickest on a GPU without
-    gradients. Raises `ConfigurationError` where the wanted engine cannot do what is asked, or torch does not reach the
-    device, and `MissingExtra` where a package is not installed.
+    Parameters
+    ----------
+    wanted
+        None leaves the choice to the table.
+    offers
+        The engines that the kind has for these weights.
     """
-    check_engine(wanted, kind=kind, device=device, gradients=gradients, dtype=dtype, offers=offers)
-    if device != "cpu":
-        _check_device(device)
-    engine = wanted or _by_table(device, gradients, dtype, offers, on_gpu)
-    if engine == "triton" and device == "cpu" and not interprets_triton():
-        raise ConfigurationError(
-            "reservoir.engine is triton, which needs reservoir.device cuda; on the CPU it runs only, slowly, where "
-            "TRITON_INTERPRET=1 is set before the start"
-        )
-    if engine == "numba" and not have_numba():
-        raise MissingExtra("reservoir.engine is numba, which is not installed: pip install 'reservoir-hw[sim]'")
-    if engine == "triton" and not have_triton():
-        raise MissingExtra("reservoir.engine is triton, which is not installed: pip install 'reservoir-hw[gpu]'")
-    return engine
 
+    wanted: EngineName | None
+    kind: str
+    device: str
+    dtype: DType
+    gradients: bool = False
+    offers: Collection[EngineName] = get_args(EngineName)
 
-def check_engine(
-    engine: EngineName | None,
-    *,
-    kind: str,
-    device: str,
-    gradients: bool,
-    dtype: DType,
-    offers: Collection[EngineName],
-) -> None:
-    """Raise `ConfigurationError` where the wanted engine cannot do what is asked on any machine."""
-    if engine is None:
-        return
-    if engine not in offers:
-        raise ConfigurationError(f"reservoir.engine is {engine}, but this {kind} can use only {', '.join(offers)}")
-    if gradients and engine != "torch":
-        raise ConfigurationError(
-            f"reservoir.engine is {engine}, but gradients pass through torch alone: use engine torch, or no gradients"
-        )
-    if engine == "numba" and device != "cpu":
-        raise ConfigurationError(
-            f"reservoir.engine is numba, which computes on the CPU, but reservoir.device is {device}"
-        )
-    if engine == "cuda_graphs" and device == "cpu":
-        raise ConfigurationError(
-            "reservoir.engine is cuda_graphs, which needs reservoir.device cuda; on the CPU use torch"
-        )
-    if engine == "triton" and dtype != "float32":
-        raise ConfigurationError(f"reservoir.engine is triton, which computes in float32; for {dtype} use engine torch")
+    def check(self) -> None:
+        """Raise `ConfigurationError` where the wanted engine cannot do what is asked on any machine."""
+        engine, device = self.wanted, self.device
+        if engine is None:
+            return
+        problem = None
+        if engine not in self.offers:
+            problem = f", but this {self.kind} can use only {', '.join(self.offers)}"
+        elif self.gradients and engine != "torch":
+            problem = ", but gradients pass through torch alone: use engine torch, or no gradients"
+        elif engine == "numba" and device != "cpu":
+            problem = f", which computes on the CPU, but reservoir.device is {device}"
+        elif engine == "cuda_graphs" and device == "cpu":
+            problem = ", which needs reservoir.device cuda; on the CPU use torch"
+        elif engine == "triton" and self.dtype != "float32":
+            problem = f", which computes in float32; for {self.dtype} use engine torch"
+        if problem is not None:
+            raise ConfigurationError(f"reservoir.engine is {engine}{problem}")
 
+    def made(self, on_gpu: EngineName) -> EngineName:
+        """The engine, of which `on_gpu` is the quickest on a GPU without gradients.
 
-def _by_table(
-    device: str, gradients: bool, dtype: DType, offers: Collection[EngineName], on_gpu: EngineName
-) -> EngineName:
-    if gradients:
-        return "torch"
-    if device == "cpu":
-        return "numba" if have_numba() else "torch"
-    if on_gpu != "triton" or (dtype == "float32" and have_triton()):
-        return on_gpu
-    if dtype == "float32":
-        log.warning("triton would be quicker on %s, but is not installed: pip install 'reservoir-hw[gpu]'", device)
-    return "cuda_graphs" if "cuda_graphs" in offers else "torch"
+        Raises `ConfigurationError` as `check` does and where torch does not reach the device, and `MissingExtra` where
+        a package is not installed.
+        """
+        self.check()
+        if self.device != "cpu":
+            _check_device(self.device)
+        engine = self.wanted or self._by_table(on_gpu)
+        if engine == "triton" and self.device == "cpu" and not interprets_triton():
+            raise ConfigurationError(
+                "reservoir.engine is triton, which needs reservoir.device cuda; on the CPU it runs only, slowly, where "
+                "TRITON_INTERPRET=1 is set before the start"
+            )
+        for name, there, extra in (("numba", have_numba, "sim"), ("triton", have_triton, "gpu")):
+            if engine == name and not there():
+                raise MissingExtra(
+                    f"reservoir.engine is {name}, which is not installed: pip install 'reservoir-hw[{extra}]'"
+                )
+        return engine
+
+    def _by_table(self, on_gpu: EngineName) -> EngineName:
+        if self.gradients:
+            return "torch"
+        if self.device == "cpu":
+            return "numba" if have_numba() else "torch"
+        if on_gpu != "triton" or (self.dtype == "float32" and have_triton()):
+            return on_gpu
+        if self.dtype == "float32":
+            log.warning(
+                "triton would be quicker on %s, but is not installed: pip install 'reservoir-hw[gpu]'", self.device
+            )
+        return "cuda_graphs" if "cuda_graphs" in self.offers else "torch"
 
 
 def network_engine_on_gpu(*, sparse: bool, nonzeros: int, storage_bytes: int) -> EngineName:

@@ -7,7 +7,6 @@ the libraries of a GPU allocate for themselves, some ten MB, comes on top.
 from __future__ import annotations
 
 import contextlib
-import os
 import sys
 import traceback
 from bisect import bisect_right
@@ -143,10 +142,7 @@ def _available() -> int:
         for line in Path("/proc/meminfo").read_text(encoding="ascii").splitlines():
             if line.startswith("MemAvailable:"):
                 return int(line.split()[1]) * 1024
-    # Not Linux. Without what caches would give back.
-    with contextlib.suppress(AttributeError, ValueError, OSError):
-        return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    # Nobody says: then nothing is bounded by it.
+    # Not Linux, and nobody says: then nothing is bounded by it.
     return sys.maxsize
 
 

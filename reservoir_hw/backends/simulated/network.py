@@ -2,38 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self, TypeAlias, get_args
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Annotated, Any, ClassVar, Literal, Self, TypeAlias
 
 import numpy as np
 from pydantic import Field, PositiveInt, model_validator
 
 from reservoir_hw.backends.simulated.engines import (
-    ENGINE_HELP,
-    Device,
+    ArrayLoop,
     Engine,
+    EngineChoice,
     EngineName,
-    NumbaEngine,
-    TorchEngine,
-    check_engine,
-    choose_engine,
+    JointLoop,
+    TensorLoop,
+    engine_of,
     network_engine_on_gpu,
 )
 from reservoir_hw.backends.simulated.memory import free_bytes, in_units, network_bytes, out_of_memory_said
 from reservoir_hw.backends.simulated.nonidealities.configuration import IDEAL_DEVICE, Nonidealities
 from reservoir_hw.backends.simulated.nonidealities.noise import to_weight_bits
-from reservoir_hw.backends.simulated.reservoir import SimulatedConfig, SimulatedReservoir
+from reservoir_hw.backends.simulated.reservoir import SimulatedConfig, SimulatedReservoir, marked
 from reservoir_hw.core.channels import Channels
 from reservoir_hw.core.errors import ConfigurationError
 from reservoir_hw.core.reservoir import OutOfRange
 from reservoir_hw.core.reservoir_config import Encoder
 from reservoir_hw.core.signal import Mask
 from reservoir_hw.core.spec import DType, Identity, ReservoirSpec
-from reservoir_hw.networks.random_matrices import Distribution, Matrix
+from reservoir_hw.networks.random_matrices import Distribution
 from reservoir_hw.networks.topologies import Random, Topology
-
-if TYPE_CHECKING:
-    from reservoir_hw.networks.weights import EsnWeights
 
 Probability = Annotated[float, Field(gt=0, le=1)]
 Scaling = float | list[float]
@@ -58,9 +55,6 @@ class NetworkConfig(SimulatedConfig):
     input_connectivity: Probability = 1.0
     input_distribution: Distribution = "uniform"
     weights: str | None = Field(default=None, description="a safetensors file of saved weights instead of drawing them")
-    dtype: DType = "float32"
-    device: Device = "cpu"
-    engine: EngineName | None = Field(default=None, description=ENGINE_HELP)
     gradients: bool = Field(default=False, description="compute with torch, so that gradients pass through")
 
     @model_validator(mode="after")
@@ -75,14 +69,7 @@ class NetworkConfig(SimulatedConfig):
         self._topology().check(self.nodes, {name: getattr(self, name) for name in self.model_fields_set})
         if self.gradients and self.nonidealities.rounds:
             raise ValueError("no gradient passes a converter: remove gradients, or bits from nonidealities")
-        check_engine(
-            self.engine,
-            kind=self.kind,
-            device=self.device,
-            gradients=self.gradients,
-            dtype=self.dtype,
-            offers=get_args(EngineName),
-        )
+        EngineChoice(self.engine, self.kind, self.device, self.dtype, self.gradients).check()
         return self
 
     def for_inputs(self, inputs: int | Channels) -> Self:
@@ -103,21 +90,14 @@ class NetworkConfig(SimulatedConfig):
         """Of the weights on the device, for the number of inputs that is configured; about, where they are drawn."""
         inputs, width = self._number_of_inputs(), 8 if self.dtype == "float64" else 4
         if self.weights is not None:
-            matrices = [part.W for part in self._parts(self._load(self.weights))]
-            return sum(network_bytes(W.shape[0], inputs, W, width) for W in matrices)
+            parts = self._load(self.weights).parts().values()
+            return sum(network_bytes(part.nodes, inputs, part.W, width) for part in parts)
         assert self.nodes is not None
         links = self._topology().expected_links(self.nodes, self.connectivity, self.connections_per_node)
         return self.matrices * network_bytes(self.nodes, inputs, links, width)
 
-    def _number_of_nodes(self) -> int:
-        return self._load(self.weights).nodes if self.weights is not None else super()._number_of_nodes()
-
     def _number_of_inputs(self) -> int:
         return self._load(self.weights).inputs if self.weights is not None else super()._number_of_inputs()
-
-    def _parts(self, weights: Any) -> list[EsnWeights]:
-        """Those with a recurrent matrix each."""
-        return [weights]
 
     def drawn_or_loaded(self) -> Any:
         """The weights that the options draw or the file holds.
@@ -125,7 +105,9 @@ class NetworkConfig(SimulatedConfig):
         Raises `ConfigurationError` where they cannot be drawn or read, and where a file is for another task.
         """
         if self.weights is None:
-            return self._draw(self.required_inputs())
+            assert self.nodes is not None
+            options = {name: getattr(self, name) for name in self.drawing}
+            return self._draw(self.nodes, self.required_inputs(), seed=self.seed, **options)
         weights = self._load(self.weights)
         if self.inputs is not None and self.inputs != weights.inputs:
             raise ConfigurationError(
@@ -141,28 +123,18 @@ class NetworkConfig(SimulatedConfig):
     def encoder(self) -> Encoder:
         """W_in u + b, behind the DAC; of a gated network what drives its states, without that of its gates."""
         weights = to_weight_bits(self.drawn_or_loaded(), self.nonidealities.loop)
-        front = Mask(*self._front(weights))
+        state = weights.parts()["state"]
+        front = Mask(state.W_in, state.bias)
         return lambda u: front.apply(self.converted(u))
-
-    def _front(self, weights: Any) -> tuple[Any, Any]:
-        """W_in and b."""
-        return weights.W_in, weights.bias
 
     def options(self) -> dict[str, Any]:
         """What the networks of all kinds take beside their weights."""
-        return {
-            "dtype": self.dtype,
-            "device": self.device,
-            "gradients": self.gradients,
-            "engine": self.engine,
-            "nonidealities": self.seeded_nonidealities(),
-            "out_of_range": self.out_of_range,
-        }
+        return {**super().options(), "gradients": self.gradients}
 
     def _topology(self) -> Topology:
         return Random()
 
-    def _draw(self, inputs: int) -> Any:
+    def _draw(self, *sizes: int, **options: Any) -> Any:
         raise NotImplementedError
 
     def _load(self, path: str) -> Any:
@@ -199,9 +171,8 @@ class SimulatedNetwork(SimulatedReservoir):
         self._dtype: DType = dtype
         self._loop_config = nonidealities.loop
         self.weights = self._stored(weights)
-        self._gradients, self.device = gradients, device
-        self._wanted: EngineName | None = engine
-        self._engine_name = self._choose_engine()
+        self.device = device
+        self._wanted = EngineChoice(engine, self.kind, device, dtype, gradients)
         spec = ReservoirSpec(
             inputs=weights.inputs,
             nodes=weights.nodes,
@@ -217,66 +188,60 @@ class SimulatedNetwork(SimulatedReservoir):
         super().__init__(spec, self._new_engine(), nonidealities=nonidealities, out_of_range=out_of_range)
 
     def _choose_engine(self) -> EngineName:
-        matrices = self._recurrent_matrices()
+        matrices = [part.W for part in self.weights.parts().values()]
         sparse = any(not isinstance(W, np.ndarray) for W in matrices)
-        engine = choose_engine(
-            self._wanted,
-            kind=f"{'sparse' if sparse else 'dense'} {self.kind}",
-            device=self.device,
-            gradients=self._gradients,
-            dtype=self._dtype,
-            offers=("numba", "torch", "triton") if sparse else ("numba", "torch", "cuda_graphs", "triton"),
-            on_gpu=network_engine_on_gpu(
-                sparse=sparse,
-                nonzeros=sum(W.size for W in matrices),
-                storage_bytes=4 if self._weight_storage is None else 2,
-            ),
-        )
-        self.native = "numpy" if engine == "numba" else "torch"
-        return engine
-
-    def _recurrent_matrices(self) -> list[Matrix]:
-        """The recurrent matrices, dense or CSR, whatever their scale."""
-        raise NotImplementedError
+        choice = replace(self._wanted, kind=f"{'sparse' if sparse else 'dense'} {self.kind}")
+        if sparse:
+            choice = replace(choice, offers=("numba", "torch", "triton"))
+        nonzeros, storage_bytes = sum(W.size for W in matrices), 4 if self._weight_storage is None else 2
+        return choice.made(network_engine_on_gpu(sparse=sparse, nonzeros=nonzeros, storage_bytes=storage_bytes))
 
     def _stored(self, weights: Any) -> Any:
         """The weights as the device holds them."""
         return to_weight_bits(weights, self._loop_config)
 
     def _new_engine(self) -> Engine:
+        name = self._choose_engine()
         with out_of_memory_said(self._too_large):
-            return self._engine_on_device()
+            if name == "numba":
+                loop: Any = self._array_loop()
+            elif name == "triton":
+                from reservoir_hw.backends.simulated.kernels.triton_launch import alone
+
+                loop = alone(self._triton_loop([self.weights]))
+            else:
+                loop = self._tensor_loop()
+            if name == "cuda_graphs":
+                from reservoir_hw.backends.simulated.kernels.impairment import GraphedLoop
+
+                loop = GraphedLoop(loop)
+            return engine_of(name, loop, self.weights.nodes, self._dtype, self.device)
 
     def _too_large(self) -> str:
         inputs, width = self.weights.inputs, np.dtype(self._dtype).itemsize
-        needed = sum(network_bytes(W.shape[0], inputs, W, width) for W in self._recurrent_matrices())
+        needed = sum(network_bytes(one.nodes, inputs, one.W, width) for one in self.weights.parts().values())
         return (
             f"the weights of {self.weights.nodes:,} nodes take about {in_units(needed)} of memory on {self.device}, "
             f"where {in_units(free_bytes(self.device))} are free: choose fewer nodes, or fewer connections_per_node"
         )
 
-    def _engine_on_device(self) -> Engine:
-        nodes, dtype = self.weights.nodes, self._dtype
-        if self._engine_name == "numba":
-            return NumbaEngine(self._cpu_loop(), nodes, dtype)
-        loops = {"torch": self._torch_loop, "cuda_graphs": self._graphed_loop, "triton": self._triton_loop}
-        return TorchEngine(self._engine_name, loops[self._engine_name](), nodes, dtype, self.device)
-
-    def _cpu_loop(self) -> Callable[..., Any]:
-        """The compiled time loop of these weights, as `NumbaEngine` takes it."""
+    def _array_loop(self) -> ArrayLoop:
+        """The compiled time loop of these weights."""
         raise NotImplementedError
 
-    def _torch_loop(self) -> Callable[..., Any]:
-        """The time loop of these weights in torch, as `TorchEngine` takes it."""
+    def _tensor_loop(self) -> TensorLoop:
+        """The time loop of these weights in torch."""
         raise NotImplementedError
 
-    def _graphed_loop(self) -> Callable[..., Any]:
-        """The time loop of these weights as CUDA graphs, as `TorchEngine` takes it."""
+    def _triton_loop(self, weights: Sequence[Any]) -> JointLoop:
+        """The Triton kernel of a population with these weights, and otherwise like this network."""
         raise NotImplementedError
 
-    def _triton_loop(self) -> Callable[..., Any]:
-        """The time loop of these weights as a Triton kernel, as `TorchEngine` takes it."""
-        raise NotImplementedError
+    def joint_loop(self, members: Sequence[Any]) -> JointLoop | None:
+        """Triton's, without gradients."""
+        if {(member.engine.name, member._weight_storage) for member in members} != {("triton", self._weight_storage)}:
+            return None
+        return self._triton_loop([member.weights for member in members])
 
     def _identity(self) -> Identity:
         raise NotImplementedError
@@ -293,6 +258,5 @@ class SimulatedNetwork(SimulatedReservoir):
                 f"the network has {self.weights.nodes} and {self.weights.inputs}"
             )
         self.weights = self._stored(new)
-        self._engine_name = self._choose_engine()
-        self._engine = self._new_engine()
-        return self._with_identity(self._identity())
+        self.engine = self._new_engine()
+        return self.device_spec.model_copy(update={"identity": marked(self._identity(), self._nonidealities)})

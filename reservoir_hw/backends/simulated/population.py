@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from typing import Any, cast
 
 import numpy as np
 
-from reservoir_hw.backends.simulated.engines import JointLoop, TorchEngine, have_numba
+from reservoir_hw.backends.simulated.engines import JointLoop, TorchEngine
 from reservoir_hw.backends.simulated.nonidealities.noise import LoopTerms
 from reservoir_hw.backends.simulated.reservoir import SimulatedReservoir
 from reservoir_hw.core import arrays, threads
@@ -56,7 +56,6 @@ class Population:
     """Open simulated reservoirs of one shape that are driven as one; see `run_population`."""
 
     def __init__(self, members: Sequence[SimulatedReservoir]) -> None:
-        _check_members(members)
         self._members = list(members)
         self._engines: list[Any] = []
         self._joint_loop: JointLoop | None = None
@@ -93,11 +92,10 @@ class Population:
         joint_loop = self._loop() if in_torch else None
         if joint_loop is not None:
             _in_one_launch(drive, members, joint_loop)
-        elif in_torch or shape[1] * shape[2] * shape[3] < _THREADED:
-            # Torch has threads of its own.
-            threads.share_out(drive, range(len(members)), 1)
         else:
-            on_threads(drive, len(members))
+            # Torch has threads of its own; compiled loops release the interpreter.
+            in_turn = in_torch or shape[1] * shape[2] * shape[3] < _THREADED
+            threads.share_out(drive, range(len(members)), 1 if in_turn else threads.cores())
         if failures:
             number, failure = min(failures.items())
             failure.add_note(f"this was reservoir {number} of {len(members)} that were driven together")
@@ -113,10 +111,10 @@ class Population:
     def _loop(self) -> JointLoop | None:
         """The loop of one launch, made anew when a member has other weights."""
         engines = [member.engine for member in self._members]
-        if not self._engines or any(one is not other for one, other in zip(engines, self._engines, strict=True)):
+        if engines != self._engines:
             # Noise is drawn in pieces: ideal devices and noisy ones do not ask their engines equally often.
             alike = len({member.is_ideal for member in self._members}) == 1
-            self._joint_loop = type(self._members[0]).joint_loop(self._members) if alike else None
+            self._joint_loop = self._members[0].joint_loop(self._members) if alike else None
             self._engines = engines
         return self._joint_loop
 
@@ -133,8 +131,7 @@ def _in_one_launch(drive: Callable[[int], None], members: Sequence[SimulatedRese
             launches.leave()
 
     with ThreadPoolExecutor(len(members), "population") as pool:
-        for done in [pool.submit(drive_and_leave, number) for number in range(len(members))]:
-            done.result()
+        list(pool.map(drive_and_leave, range(len(members))))
 
 
 class _Launches:
@@ -142,24 +139,20 @@ class _Launches:
 
     def __init__(self, loop: JointLoop, members: int) -> None:
         self._loop, self._members, self._present = loop, members, members
-        self._asked: dict[int, tuple[Any, Any, LoopTerms | None]] = {}
-        self._answers: dict[int, Any] = {}
-        self._changed = threading.Condition()
+        self._asked: dict[int, tuple[Any, Any, LoopTerms | None, Future[tuple[Any, Any]]]] = {}
+        self._lock = threading.Lock()
 
     def ask(self, number: int, u: Any, state: Any, terms: LoopTerms | None) -> tuple[Any, Any]:
         """The states and the last of them of one member, as the loop of its engine would give."""
-        with self._changed:
-            self._asked[number] = u, state, terms
+        answer: Future[tuple[Any, Any]] = Future()
+        with self._lock:
+            self._asked[number] = u, state, terms, answer
             self._launch_if_all_asked()
-            self._changed.wait_for(lambda: number in self._answers)
-            answer = self._answers.pop(number)
-        if isinstance(answer, Exception):
-            raise answer
-        return answer
+        return answer.result()
 
     def leave(self) -> None:
         """Do not wait for a member that is done, or has failed."""
-        with self._changed:
+        with self._lock:
             self._present -= 1
             self._launch_if_all_asked()
 
@@ -169,26 +162,20 @@ class _Launches:
         asked, self._asked = self._asked, {}
         # A member that has left is computed in vain.
         anybody = next(iter(asked.values()))
-        inputs, states, terms = zip(*(asked.get(number, anybody) for number in range(self._members)), strict=True)
+        inputs, states, terms, _ = zip(*(asked.get(number, anybody) for number in range(self._members)), strict=True)
         try:
             u = inputs[0][None] if all(one is inputs[0] for one in inputs) else _stacked(inputs)
             found, last = self._loop(u, _stacked(states), terms)
-            self._answers |= {number: (found[number], last[number]) for number in asked}
         except Exception as failure:
-            self._answers |= dict.fromkeys(asked, failure)
-        self._changed.notify_all()
+            for *_, answer in asked.values():
+                answer.set_exception(failure)
+            return
+        for number, (*_, answer) in asked.items():
+            answer.set_result((found[number], last[number]))
 
 
 def _stacked(tensors: Sequence[Any]) -> Any:
     return arrays.concatenate([tensor[None] for tensor in tensors], 0)
-
-
-def on_threads(work: Callable[[int], object], members: int) -> None:
-    """Call `work` with the number of each member, on as many threads as this process may use.
-
-    Without numba, whose loops release the interpreter, the calls come in turn.
-    """
-    threads.share_out(work, range(members), threads.cores() if have_numba() else 1)
 
 
 def _check_members(members: Sequence[SimulatedReservoir]) -> None:

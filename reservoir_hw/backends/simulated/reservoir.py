@@ -10,7 +10,7 @@ import numpy as np
 from pydantic import Field, NonNegativeInt
 
 from reservoir_hw.backends.simulated import memory
-from reservoir_hw.backends.simulated.engines import Engine, JointLoop
+from reservoir_hw.backends.simulated.engines import Device, Engine, EngineName, JointLoop
 from reservoir_hw.backends.simulated.nonidealities.configuration import IDEAL_DEVICE, Nonidealities, NonidealitiesField
 from reservoir_hw.backends.simulated.nonidealities.noise import DrawnNonidealities, Numbers
 from reservoir_hw.core import arrays
@@ -19,7 +19,7 @@ from reservoir_hw.core.errors import ConfigurationError
 from reservoir_hw.core.reservoir import OutOfRange, Reservoir
 from reservoir_hw.core.reservoir_config import ReservoirConfig
 from reservoir_hw.core.signal import MaskConfig, Quantiser
-from reservoir_hw.core.spec import Identity, ReservoirSpec
+from reservoir_hw.core.spec import DType, Identity, ReservoirSpec
 
 # Numbers in one array of noise.
 _CHUNK = memory.NOISE_NUMBERS
@@ -39,6 +39,11 @@ class SimulatedConfig(ReservoirConfig):
         default=IDEAL_DEVICE, description="how the device departs from its equations; by default not at all"
     )
     seed: NonNegativeInt = 0
+    dtype: DType = "float32"
+    device: Device = "cpu"
+    engine: EngineName | None = Field(
+        default=None, description="numba, torch, cuda_graphs or triton; by default the quickest that fits"
+    )
 
     @property
     def ideal_name(self) -> str:
@@ -69,29 +74,32 @@ class SimulatedConfig(ReservoirConfig):
 
     def drive_memory(self) -> memory.DriveMemory:
         """What a drive takes on the device. Reads a file of weights."""
-        fields: Any = self
-        wide = fields.dtype == "float64"
         # Of the engines that are chosen by a table, the one that needs most.
-        graphs = fields.device != "cpu" and fields.engine in {None, "cuda_graphs"}
+        graphs = self.device != "cpu" and self.engine in {None, "cuda_graphs"}
         return memory.DriveMemory(
-            self._number_of_nodes(),
+            self.encoded_width,
             self._number_of_inputs(),
-            8 if wide else 4,
+            np.dtype(self.dtype).itemsize,
             noisy=not self.nonidealities.ideal,
             graphs=graphs,
         )
 
-    def _number_of_nodes(self) -> int:
-        return getattr(self, "nodes", 0)
-
     def _number_of_inputs(self) -> int:
         return self.required_inputs()
 
-    def seeded_nonidealities(self) -> Nonidealities:
-        """The non-idealities, drawn by the seed of the device unless they have one of their own."""
-        if self.nonidealities.seed is not None:
-            return self.nonidealities
-        return self.nonidealities.model_copy(update={"seed": self.seed})
+    def options(self) -> dict[str, Any]:
+        """What a simulation of any kind takes beside its equations."""
+        nonidealities = self.nonidealities
+        if nonidealities.seed is None:
+            # Drawn by the seed of the device unless they have one of their own.
+            nonidealities = nonidealities.model_copy(update={"seed": self.seed})
+        return {
+            "dtype": self.dtype,
+            "device": self.device,
+            "engine": self.engine,
+            "nonidealities": nonidealities,
+            "out_of_range": self.out_of_range,
+        }
 
 
 class SimulatedReservoir(Reservoir):
@@ -119,26 +127,19 @@ class SimulatedReservoir(Reservoir):
         nonidealities: Nonidealities = IDEAL_DEVICE,
         out_of_range: OutOfRange = "error",
     ) -> None:
-        self._engine = engine
+        self.engine: Engine = engine
+        """What computes it; another one after an upload."""
+        self.native = "numpy" if engine.name == "numba" else "torch"
         self._nonidealities = nonidealities
         self._drawn = None
-        if not nonidealities.ideal:
+        self.is_ideal = nonidealities.ideal
+        """Whether it follows its equations without any of the non-idealities."""
+        if not self.is_ideal:
             self._drawn = DrawnNonidealities(nonidealities, spec.nodes, self._numbers(spec.numpy_dtype))
         super().__init__(self._declared(spec), out_of_range=out_of_range)
 
-    @property
-    def engine(self) -> Engine:
-        """What computes it; another one after an upload."""
-        return self._engine
-
-    @property
-    def is_ideal(self) -> bool:
-        """Whether it follows its equations without any of the non-idealities."""
-        return self._drawn is None
-
-    @classmethod
-    def joint_loop(cls, members: Sequence[Any]) -> JointLoop | None:
-        """A loop of one launch for the tensors of several devices, where their engines have one."""
+    def joint_loop(self, members: Sequence[Any]) -> JointLoop | None:
+        """A loop of one launch for the tensors of several devices like this one, where their engines have one."""
         del members
         return None
 
@@ -152,13 +153,13 @@ class SimulatedReservoir(Reservoir):
 
     def _declared(self, spec: ReservoirSpec) -> ReservoirSpec:
         """The spec of the ideal device, less what its non-idealities take."""
-        if self._nonidealities.ideal:
+        if self.is_ideal:
             return spec
         changes: dict[str, Any] = {
             "input_bits": self._nonidealities.drive.bits,
             "output_bits": self._nonidealities.readout.bits,
             "state_range": None,
-            "identity": _marked(spec.identity, self._nonidealities),
+            "identity": marked(spec.identity, self._nonidealities),
         }
         if self._nonidealities.drive.bits is not None and self.inputs_are_converted:
             changes["input_range"] = self._nonidealities.drive.range
@@ -174,11 +175,12 @@ class SimulatedReservoir(Reservoir):
     def _open(self) -> None:
         self._next_sequence = 0
         self._age = 0
-        # None as soon as it was compared with the noise.
-        self._spread = _StateSpread() if self._nonidealities.loop.noise else None
+        # States that are compared with the noise; None as soon as that is done.
+        self._compared: list[np.ndarray] | None = [] if self._nonidealities.loop.noise else None
+        self._last_input: np.ndarray | None = None
 
     def _reset(self, batch: int) -> None:
-        self._engine.reset(batch)
+        self.engine.reset(batch)
         self._sequences = np.arange(self._next_sequence, self._next_sequence + batch)
         self._next_sequence += batch
         self._position = 0
@@ -199,12 +201,12 @@ class SimulatedReservoir(Reservoir):
             spec.inputs,
             spec.numpy_dtype.itemsize,
             noisy=self._drawn is not None,
-            graphs=self._engine.name == "cuda_graphs",
+            graphs=self.engine.name == "cuda_graphs",
         )
 
     def _driven(self, u: Any, out: Any) -> Any:
         if self._drawn is None:
-            return self._engine.run(u, out, None)
+            return self.engine.run(u, out, None)
         batch, steps = u.shape[:2]
         chunk = max(1, _CHUNK // (batch * self.spec.nodes))
         if self.spec.differentiable:
@@ -223,7 +225,7 @@ class SimulatedReservoir(Reservoir):
     def _run_chunk(self, drawn: DrawnNonidealities, u: Any) -> Any:
         steps = u.shape[1]
         loop = drawn.loop_terms(self._sequences, self._position, self._age, steps)
-        states = self._engine.run(self._converted(u), None, loop)
+        states = self.engine.run(self._converted(u), None, loop)
         self._compare_noise(u, states)
         states, saturated, lost = drawn.measure(states, self._sequences, self._position)
         self.counters.saturations += saturated
@@ -234,19 +236,35 @@ class SimulatedReservoir(Reservoir):
 
     def _compare_noise(self, u: Any, states: Any) -> None:
         """Say so, once, where the inputs hardly show in the states of the loop for noise."""
-        if self._spread is None:
+        if self._compared is None:
             return
-        self._spread.add(u, states)
-        if self._spread.steps < _STEPS_COMPARED:
+        samples = self._where_inputs_change(u, states)
+        if len(samples):
+            self._compared.append(samples)
+        if sum(map(len, self._compared)) < _STEPS_COMPARED:
             return
-        noise, spread = self._nonidealities.loop.noise, self._spread.result()
-        self._spread = None
+        # A diverging network is refused later on.
+        with np.errstate(invalid="ignore", over="ignore"):
+            variances = np.concatenate(self._compared).var(axis=0)
+        # Over the nodes that are not dead.
+        spread = np.sqrt(variances.sum() / max(1, np.count_nonzero(variances)))
+        noise, self._compared = self._nonidealities.loop.noise, None
         if spread < _DROWNED_BELOW * noise:
             log.warning(
                 "%s: with a loop noise of %g the states spread by no more than %.2g over time (standard deviation), "
                 "noise included: lower nonidealities.loop.noise, which is in units of the states, or drive it harder",
                 self.name, noise, spread,
             )  # fmt: skip
+
+    def _where_inputs_change(self, u: Any, states: Any) -> np.ndarray:
+        """States (samples, nodes) at steps whose input is another one than before, of as many sequences as it takes."""
+        steps = u.shape[1]
+        given = arrays.as_numpy(u[: 1 + _STEPS_COMPARED // steps]).reshape(-1, u.shape[2])
+        before = given[:1] if self._last_input is None else self._last_input
+        changed = np.flatnonzero((given != np.concatenate([before, given[:-1]])).any(axis=1))
+        self._last_input = given[-1:].copy()
+        sequence, step = np.divmod(changed[:: 1 + len(changed) // _SAMPLES_ENOUGH], steps)
+        return arrays.as_numpy(states[sequence, step]).astype(np.float64)
 
     def _converted(self, u: Any) -> Any:
         """What the DAC makes of inputs that are within its range."""
@@ -257,17 +275,17 @@ class SimulatedReservoir(Reservoir):
     def _transition(self, u: Any, states: Any) -> Any:
         drawn = self._drawn
         if drawn is None:
-            return self._engine.transition(u, states, None)
+            return self.engine.transition(u, states, None)
         # Settable devices have no noise and no drift: any sequence and step give the same terms.
         sequences = np.zeros(len(u), dtype=np.int64)
         loop = drawn.loop_terms(sequences, 0, 0, 1)
-        after = self._engine.transition(self._converted(u), states, loop)
+        after = self.engine.transition(self._converted(u), states, loop)
         states, saturated, _ = drawn.measure(after[:, None], sequences, 0)
         self.counters.saturations += saturated
         return states[:, 0]
 
     def _snapshot(self) -> dict[str, np.ndarray]:
-        state = self._engine.get_state()
+        state = self.engine.get_state()
         if self._drawn is not None:
             state["noise.sequence"] = self._sequences.copy()
             state["noise.step"] = np.full(len(self._sequences), self._position)
@@ -282,15 +300,11 @@ class SimulatedReservoir(Reservoir):
                 f"restore: the snapshot holds {sorted(state)}, this device needs {sorted(expected)}"
             )
         for name, array in expected.items():
-            if np.shape(state[name])[1:] != array.shape[1:]:
+            given = np.asarray(state[name])
+            if (given.shape[1:], given.dtype) != (array.shape[1:], array.dtype):
                 raise ConfigurationError(
-                    f"restore: {name} has the shape {np.shape(state[name])} in the snapshot, this device needs "
-                    f"(sequences, {', '.join(map(str, array.shape[1:]))})"
-                )
-            if np.asarray(state[name]).dtype != array.dtype:
-                raise ConfigurationError(
-                    f"restore: {name} is {np.asarray(state[name]).dtype} in the snapshot, this device computes in "
-                    f"{array.dtype}"
+                    f"restore: {name} is {given.dtype} of shape {given.shape} in the snapshot, this device needs "
+                    f"{array.dtype} (sequences, {', '.join(map(str, array.shape[1:]))})"
                 )
         for name in set(state) & {"noise.step", "noise.age", "noise.next"}:
             if len(np.unique(state[name])) > 1:
@@ -298,62 +312,22 @@ class SimulatedReservoir(Reservoir):
                     f"restore: {name} differs between the sequences of the snapshot; those of a noisy device advance "
                     "together, so that snapshots taken at different steps cannot be joined"
                 )
-        self._engine.set_state({name: array for name, array in state.items() if not name.startswith("noise.")})
+        self.engine.set_state({name: array for name, array in state.items() if not name.startswith("noise.")})
         if self._drawn is not None:
             self._sequences = np.array(state["noise.sequence"])
             self._position, self._age = int(state["noise.step"][0]), int(state["noise.age"][0])
             self._next_sequence = int(state["noise.next"][0])
 
-    def _with_identity(self, identity: Identity) -> ReservoirSpec:
-        """The spec after an upload."""
-        if self._drawn is not None:
-            identity = _marked(identity, self._nonidealities)
-        return self.device_spec.model_copy(update={"identity": identity})
-
     def _settings(self) -> dict[str, Any]:
-        settings: dict[str, Any] = {"engine": self._engine.name}
+        settings: dict[str, Any] = {"engine": self.engine.name}
         if self._drawn is not None:
             settings["nonidealities"] = self._nonidealities.model_dump(mode="json")
         return settings
 
 
-class _StateSpread:
-    """How far the states spread over the steps at which the inputs changed, from chunk to chunk and call to call."""
-
-    def __init__(self) -> None:
-        self.steps = 0
-        self._mean, self._squares = np.zeros(1), np.zeros(1)
-        self._last: np.ndarray | None = None
-
-    def add(self, u: Any, states: Any) -> None:
-        """Look at a chunk of inputs and states (batch, time, ...): at as many sequences as it takes."""
-        steps = u.shape[1]
-        given = arrays.as_numpy(u[: 1 + _STEPS_COMPARED // max(1, steps)]).reshape(-1, u.shape[2])
-        if not len(given):
-            return
-        before = given[:1] if self._last is None else self._last
-        changed = np.flatnonzero((given != np.concatenate([before, given[:-1]])).any(axis=1))
-        self._last = given[-1:].copy()
-        sequence, step = np.divmod(changed[:: 1 + len(changed) // _SAMPLES_ENOUGH], steps)
-        if not len(step):
-            return
-        samples = arrays.as_numpy(states[sequence, step]).astype(np.float64)
-        # Means and squares are merged as in Chan, Golub & LeVeque 1983. A diverging network is refused later on.
-        with np.errstate(invalid="ignore", over="ignore"):
-            total = self.steps + len(samples)
-            mean = samples.mean(axis=0)
-            away = mean - self._mean
-            self._squares = self._squares + ((samples - mean) ** 2).sum(axis=0)
-            self._squares += away**2 * (self.steps * len(samples) / total)
-            self._mean = self._mean + away * (len(samples) / total)
-        self.steps = total
-
-    def result(self) -> float:
-        """The standard deviation, over the nodes that are not dead."""
-        return float(np.sqrt(self._squares.sum() / self.steps / max(1, np.count_nonzero(self._squares))))
-
-
-def _marked(identity: Identity, nonidealities: Nonidealities) -> Identity:
-    """The identity of a device with these non-idealities: another fingerprint."""
+def marked(identity: Identity, nonidealities: Nonidealities) -> Identity:
+    """The identity of an ideal device with these non-idealities, if there are any: another fingerprint."""
+    if nonidealities.ideal:
+        return identity
     content = f"{identity.content} {nonidealities.effective.model_dump_json(exclude={'preset'})}"
     return Identity(**identity.model_dump(exclude={"fingerprint", "content"}), content=content)

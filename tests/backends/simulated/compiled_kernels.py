@@ -68,13 +68,17 @@ def weights_of(matrices: int, nodes: int, inputs: int, storage: str, sparse: boo
     """Weights with shapes and types alone."""
     with torch.device("meta"):
         values = torch.empty(10 * matrices * nodes, dtype=getattr(torch, storage))
+        bias = torch.empty((1, matrices, nodes))
+        if sparse:
+            starts = torch.empty((1, matrices, nodes + 1), dtype=torch.int64)
+            recurrent = (bias, starts, torch.empty(len(values), dtype=torch.int32), values)
+        else:
+            recurrent = (torch.empty((1, matrices, nodes, nodes), dtype=values.dtype), bias, bias, bias)
         return StackedWeights(
-            W=None if sparse else torch.empty((1, matrices, nodes, nodes), dtype=values.dtype),
-            starts=torch.empty((1, matrices, nodes + 1), dtype=torch.int64) if sparse else None,
-            columns=torch.empty(len(values), dtype=torch.int32) if sparse else None,
-            values=values if sparse else None,
+            recurrent=recurrent,
+            sparse=sparse,
             W_in=torch.empty((1, matrices, nodes, inputs)),
-            bias=torch.empty((1, matrices, nodes)),
+            bias=bias,
             leak=torch.empty((1, nodes)),
         )
 
@@ -116,7 +120,7 @@ def compiled_delay_loop(architecture: int, case: tuple[Any, str, int, int]) -> d
     constants = {
         "BLOCK": power_of_2(width),
         "CODE": equation.code,
-        "EXPONENT": delay_triton_loop.whole_exponent([equation]),
+        "EXPONENT": delay_triton_loop.whole_exponent(equation),
         "COUPLING": coupled,
         "IMPAIRED": True,
         **{name: 1 for name, size in sizes.items() if size == 1},

@@ -51,17 +51,17 @@ def by_numba(equation: Any, drive: Any, history: Any, terms: LoopTerms | None) -
     return out
 
 
-def by_triton(equations: list[Any], drives: Any, histories: Any, terms: Any = None) -> Any:
-    """States of a population by the Triton kernel."""
-    out = torch.from_numpy(drives.copy())
-    kernel().run_members(kernel().prepare(equations, "cpu"), out, torch.from_numpy(histories.copy()), terms)
+def by_triton(equation: Any, drive: Any, history: Any, terms: LoopTerms | None) -> Any:
+    """States of several sequences by the Triton kernel."""
+    out = torch.from_numpy(drive.copy())
+    kernel().prepare(equation, "cpu")(out, torch.from_numpy(history.copy()), terms)
     return out.numpy()
 
 
-def case(batch: int, steps: int, nodes: int, delay: int, members: int = 1) -> tuple[Any, Any]:
+def case(batch: int, steps: int, nodes: int, delay: int) -> tuple[Any, Any]:
     numbers = np.random.default_rng(nodes + batch)
-    drives = numbers.uniform(-1, 1, (members, batch, steps, nodes)).astype(np.float32)
-    return drives, numbers.uniform(-0.5, 0.5, (members, batch, delay)).astype(np.float32)
+    drive = numbers.uniform(-1, 1, (batch, steps, nodes)).astype(np.float32)
+    return drive, numbers.uniform(-0.5, 0.5, (batch, delay)).astype(np.float32)
 
 
 def beside_numba(
@@ -69,10 +69,9 @@ def beside_numba(
 ) -> float:
     """The error of one run, with a delay of `shift` nodes more than a round."""
     equation = PHYSICS[name].equation(THETA)
-    drives, histories = case(batch, steps, nodes, nodes + shift)
+    drive, history = case(batch, steps, nodes, nodes + shift)
     loop = terms_of(terms, (batch, steps, nodes))
-    found = by_triton([equation], drives, histories, [loop])[0]
-    return error(found, by_numba(equation, drives[0], histories[0], loop))
+    return error(by_triton(equation, drive, history, loop), by_numba(equation, drive, history, loop))
 
 
 def cut_blocks(name: str, terms: str) -> float:
@@ -88,29 +87,14 @@ def cut_blocks(name: str, terms: str) -> float:
 def chunks(name: str, shift: int) -> float:
     """1 where chunks differ from a run in one piece in a single bit, else 0."""
     equation = PHYSICS[name].equation(THETA)
-    drives, histories = case(2, 5, 20, 20 + shift)
+    drive, history = case(2, 5, 20, 20 + shift)
     terms = terms_of("mismatch", (2, 5, 20))
     assert terms is not None
-    whole = by_triton([equation], drives, histories, [terms])
-    first = by_triton([equation], drives[:, :, :2], histories, [terms._replace(additive=terms.additive[:, :2])])
-    line = np.concatenate([histories, first.reshape(1, 2, -1)], 2)[..., -histories.shape[2] :]
-    rest = by_triton([equation], drives[:, :, 2:], line, [terms._replace(additive=terms.additive[:, 2:])])
-    return float(not np.array_equal(np.concatenate([first, rest], 2), whole))
-
-
-def population(name: str) -> float:
-    """The error of three members with gains, lengths of the nodes and terms of their own, one without terms."""
-    physics = PHYSICS[name]
-    equations = [
-        physics.model_copy(update={"feedback_gain": gain}).equation(theta)
-        for gain, theta in ((0.5, 0.1), (0.7, 0.2), (0.9, 0.4))
-    ]
-    drives, histories = case(2, 4, 20, 21, members=3)
-    shape = drives.shape[1:]
-    terms = [terms_of("all of these", shape, 5), None, terms_of("noise", shape, 6)]
-    found = by_triton(equations, drives, histories, terms)
-    expected = [by_numba(*each) for each in zip(equations, drives, histories, terms, strict=True)]
-    return max(error(ours, theirs) for ours, theirs in zip(found, expected, strict=True))
+    whole = by_triton(equation, drive, history, terms)
+    first = by_triton(equation, drive[:, :2], history, terms._replace(additive=terms.additive[:, :2]))
+    line = np.concatenate([history, first.reshape(2, -1)], 1)[:, -history.shape[1] :]
+    rest = by_triton(equation, drive[:, 2:], line, terms._replace(additive=terms.additive[:, 2:]))
+    return float(not np.array_equal(np.concatenate([first, rest], 1), whole))
 
 
 def as_a_reservoir(name: str) -> float:
@@ -153,7 +137,6 @@ def checks_of(name: str) -> Iterator[tuple[str, float]]:
     yield "130 nodes", beside_numba(name, nodes=130, batch=1, steps=3, terms="bandwidth")
     yield "batch 33", beside_numba(name, nodes=18, batch=33, steps=2)
     yield "chunks, to the bit", max(chunks(name, shift) for shift in (0, 1, 25, -4))
-    yield "members", population(name)
     yield "a reservoir", as_a_reservoir(name)
 
 
@@ -172,9 +155,6 @@ FAULTS = {
     "maps composed in the wrong order": (
         Fault("delay_loop.triton_loop", (("next_factor * term + next_term", "factor * next_term + term"),), "", 0),
         "ikeda",
-    ),
-    "the numbers of the first member for all": (
-        Fault("delay_loop.triton_loop", (("numbers += 6 * member", "numbers += 0"),), "", 0), "paquot"
     ),
     "a low-pass that is left out where nodes come in turn": (
         Fault("delay_loop.triton_loop", (("x_i = decay * value + tl", "x_i = tl"),), "", 0), "ikeda"

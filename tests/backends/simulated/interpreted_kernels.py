@@ -80,7 +80,7 @@ class Loop(NamedTuple):
 
     def draw(self, nodes: int, seed: int = 1, *, sparse: bool = False, leak: Any = (0.3, 0.9)) -> Any:
         if self.kind == "esn":
-            weights = draw_weights(nodes, INPUTS, seed=seed, bias_scaling=0.3, leak=leak)
+            weights = draw_weights(nodes, INPUTS, seed=seed, bias_scaling=0.3, leak_rate=leak)
             return as_csr(weights) if sparse else weights
         weights = draw_gated_weights(nodes, INPUTS, seed=seed, bias_scaling=0.3, reset_bias=0.2, update_bias=-0.4)
         if not sparse:

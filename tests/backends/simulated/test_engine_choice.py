@@ -10,7 +10,7 @@ torch = pytest.importorskip("torch")
 
 from reservoir_hw import open_reservoir  # noqa: E402
 from reservoir_hw.backends.simulated import engines as engine_choice  # noqa: E402
-from reservoir_hw.backends.simulated.engines import choose_engine, network_engine_on_gpu  # noqa: E402
+from reservoir_hw.backends.simulated.engines import EngineChoice, network_engine_on_gpu  # noqa: E402
 from reservoir_hw.core.errors import ConfigurationError, MissingExtra  # noqa: E402
 from reservoir_hw.core.reservoir_config import reservoir_config  # noqa: E402
 
@@ -18,6 +18,13 @@ WANTED: dict[str, Any] = {
     "kind": "esn", "device": "cpu", "gradients": False, "dtype": "float32",
     "offers": ("numba", "torch", "cuda_graphs", "triton"), "on_gpu": "triton",
 }  # fmt: skip
+
+
+def chosen(wanted: Any, over: dict[str, Any]) -> str:
+    """The engine of `WANTED` with changes."""
+    given = {**WANTED, **over}
+    on_gpu = given.pop("on_gpu")
+    return EngineChoice(wanted, **given).made(on_gpu)
 
 
 @pytest.fixture
@@ -43,7 +50,7 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> None:
 )
 def test_the_table(monkeypatch: pytest.MonkeyPatch, over: dict[str, Any], triton: bool, engine: str) -> None:
     monkeypatch.setattr(engine_choice, "have_triton", lambda: triton)
-    assert choose_engine(None, **{**WANTED, **over}) == engine
+    assert chosen(None, over) == engine
 
 
 def test_networks_on_a_gpu_as_the_documentation_says() -> None:
@@ -77,7 +84,7 @@ def test_an_engine_that_does_not_fit_is_one_sentence(
     monkeypatch.delenv("TRITON_INTERPRET", raising=False)
     monkeypatch.setattr(engine_choice, "have_triton", lambda: False)
     with pytest.raises(error, match=message) as caught:
-        choose_engine(engine, **{**WANTED, **over})
+        chosen(engine, over)
     assert len(str(caught.value).splitlines()) == 1
 
 

@@ -1,7 +1,5 @@
 """Populations: each member is what its own runs would have made of it."""
 
-import threading
-
 import numpy as np
 import pytest
 
@@ -12,7 +10,7 @@ from reservoir_hw.backends.simulated.delay_loop.delay_loop import DelayLoopConfi
 from reservoir_hw.backends.simulated.esn import cpu_loop
 from reservoir_hw.backends.simulated.esn.esn import EsnConfig
 from reservoir_hw.backends.simulated.gated.gated_esn import GatedEsnConfig
-from reservoir_hw.backends.simulated.population import Population, on_threads, run_population
+from reservoir_hw.backends.simulated.population import Population, run_population
 from reservoir_hw.core import threads
 from reservoir_hw.core.errors import ConfigurationError, DeviceFault, InputRangeError, NotOpen, ShapeError, StateLost
 
@@ -240,21 +238,19 @@ def test_a_member_that_fails_is_named_and_the_others_are_driven(two_threads):
     assert [one.state_lost is None for one in members] == [True, False, False, True]
 
 
-def test_members_are_on_threads(two_threads):
-    """Each of two parts waits for the other: in turn they would wait for ever."""
-    meeting = threading.Barrier(2, timeout=20)
-    on_threads(lambda _: meeting.wait(), 2)
-    assert not meeting.broken
-
-
 def test_short_runs_go_on_in_turn(monkeypatch):
     """Threads would wait for the interpreter longer than they compute."""
     used = []
-    monkeypatch.setattr(population, "on_threads", lambda work, members: used.append(members))
+    share_out = threads.share_out
+
+    def counted(work, parts, most):
+        used.append(most)
+        share_out(work, parts, most)
+
+    monkeypatch.setattr(threads, "cores", lambda: 2)
+    monkeypatch.setattr(threads, "share_out", counted)
     members = opened(esn(), 2)
-    run_population(members, drive(1, 100, 2))
-    assert not used
-    assert [one.steps_driven for one in members] == [100, 100]
-    states = np.zeros((2, 1, 2000, 30), np.float32)
-    run_population(members, drive(1, 2000, 2), states)
-    assert used == [2]
+    for steps in (100, 2000):
+        run_population(members, drive(1, steps, 2))
+    assert used == [1, 2]
+    assert [one.steps_driven for one in members] == [2100, 2100]

@@ -45,7 +45,7 @@ def test_each_form_compiles_for_a_gpu_and_spills_no_register() -> None:
 def test_the_kernel_of_the_delay_loops_agrees_with_numba_under_the_interpreter() -> None:
     errors = with_triton("interpreted_delay_kernels.py", interpret=True)
     assert len(errors) == 4
-    assert all(len(found) == 21 for found in errors.values())
+    assert all(len(found) == 20 for found in errors.values())
     wrong = {f"{row}: {name}": size for row, found in errors.items() for name, size in found.items()
              if not size <= TOLERANCE}  # fmt: skip
     assert not wrong
@@ -53,5 +53,5 @@ def test_the_kernel_of_the_delay_loops_agrees_with_numba_under_the_interpreter()
 
 def test_planted_faults_in_the_kernel_of_the_delay_loops_are_seen() -> None:
     seen = with_triton("interpreted_delay_kernels.py", "--faults", interpret=True)
-    assert len(seen) == 5
+    assert len(seen) == 4
     assert all(seen.values()), seen

@@ -14,17 +14,23 @@ nodes and the delay alone: a run in one piece, in chunks or step by step gives t
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from reservoir_hw.backends.simulated.delay_loop.physics import IKEDA, PAQUOT
+from reservoir_hw.backends.simulated.delay_loop.physics import IKEDA, PAQUOT, Equation
 
 # numba by way of `compiled`, which says how to install it.
 from reservoir_hw.backends.simulated.kernels.compiled import EXACT, ORDERED, impaired_value, jit
+from reservoir_hw.backends.simulated.nonidealities.noise import LoopTerms
+from reservoir_hw.core.threads import cores, share_out, threads_here
 
 Array = NDArray[Any]
+
+# Node updates under which a second thread costs more than it brings.
+_THREADED = 20_000
 
 # π in three parts (Cody & Waite 1980), 30 bits in each of the first two, so that their multiples are exact.
 _PI_1 = 3.141592651605606
@@ -157,3 +163,56 @@ def sequence(
                 for i in range(count):
                     x[i] = decay * value + rise * z[i]
                     value = x[i]
+
+
+# ---- All sequences.
+
+
+def masked(columns: Array, bias: Array, u: Array, out: Array | None = None) -> Array:
+    """What the mask makes of inputs (batch, time, inputs), to the bit as `Mask.apply`: (batch, time, nodes)."""
+    driven = np.empty((*u.shape[:2], len(bias)), bias.dtype) if out is None else out
+    for given, rows in zip(np.ascontiguousarray(u), driven, strict=True):
+        mask_inputs(columns, bias, given, rows)
+    return driven
+
+
+def run(
+    columns: Array,
+    bias: Array,
+    equation: Equation,
+    driven: Callable[[Array, Array], Array] | None,
+    u: Array,
+    history: Array,
+    out: Array | None = None,
+    terms: LoopTerms | None = None,
+) -> Array:
+    """Drive the loop with `u` (batch, time, inputs); the result is (batch, time, nodes), in `out` if given.
+
+    `history` (batch, delay) are the values in the loop, the oldest first; it is brought up to date in place. `columns`
+    and `bias` are the mask's, in the dtype of the states. `driven(u, out)` makes of the inputs what drives the nodes;
+    without it they are masked step by step.
+    """
+    (batch, steps), number = u.shape[:2], bias.dtype.type
+    u = np.ascontiguousarray(u)
+    if out is None:
+        out = np.empty((batch, steps, len(bias)), bias.dtype)
+    if driven is not None:
+        out[...] = driven(u, out)
+    scratch = np.empty((batch, 3, len(bias)), bias.dtype)
+    numbers = (driven is not None, equation.code, *map(number, equation.numbers), terms is not None)
+    if terms is None:
+        nothing = np.zeros((batch, 1, 1), bias.dtype)
+        terms = LoopTerms(number(np.inf), bias, bias, nothing, number(0), number(0))
+    saturation, keep, gain, additive, lsb, limit = terms
+    states = out
+
+    def drive(b: int) -> None:
+        sequence(
+            columns, bias, u[b], history[b], scratch[b], states[b], *numbers,
+            saturation, keep, gain, additive[b], lsb, limit,
+        )  # fmt: skip
+
+    share_out(drive, range(batch), threads_here(cores()) if out.size >= _THREADED else 1)
+    delay = history.shape[1]
+    history[...] = np.concatenate([history, out.reshape(batch, -1)[:, -delay:]], axis=1)[:, -delay:]
+    return out

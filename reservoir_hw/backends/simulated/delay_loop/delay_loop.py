@@ -8,16 +8,16 @@ from typing import Annotated, Any, Literal, Self
 import numpy as np
 from pydantic import Field, NonNegativeInt, PositiveInt, model_validator
 
-from reservoir_hw.backends.simulated.delay_loop.engines import LoopEngine, NumbaLoopEngine, TensorLoopEngine
 from reservoir_hw.backends.simulated.delay_loop.physics import MackeyGlass, Model, Physics
-from reservoir_hw.backends.simulated.engines import ENGINE_HELP, Device, EngineName, check_engine, choose_engine
+from reservoir_hw.backends.simulated.engines import Engine, EngineChoice, EngineName, engine_of
 from reservoir_hw.backends.simulated.nonidealities.configuration import IDEAL_DEVICE, Nonidealities
 from reservoir_hw.backends.simulated.reservoir import SimulatedConfig, SimulatedReservoir
+from reservoir_hw.core import arrays
 from reservoir_hw.core.channels import Channels
-from reservoir_hw.core.errors import ConfigurationError
+from reservoir_hw.core.errors import ConfigurationError, InputRangeError
 from reservoir_hw.core.reservoir import OutOfRange
 from reservoir_hw.core.reservoir_config import Encoder
-from reservoir_hw.core.signal import Mask, MaskConfig, Quantiser
+from reservoir_hw.core.signal import Mask, MaskConfig
 from reservoir_hw.core.spec import DType, Identity, ReservoirSpec
 
 _ENGINES: tuple[EngineName, ...] = ("numba", "torch", "triton")
@@ -26,6 +26,8 @@ _LONGEST = 100_000_000
 Time = Annotated[float, Field(ge=1e-9, le=1e9)]
 # Part of theta by which rounding may move tau from a multiple of it.
 _ROUNDING = 1e-6
+# Numbers in one block of inputs that are tried on the DAC before the loop sees any of them.
+_BLOCK = 1 << 20
 
 
 class DelayLoopConfig(SimulatedConfig):
@@ -51,9 +53,6 @@ class DelayLoopConfig(SimulatedConfig):
     )
     mask: MaskConfig = MaskConfig()
     seed: NonNegativeInt = Field(default=0, description="of the mask, if that has none of its own")
-    dtype: DType = "float32"
-    device: Device = "cpu"
-    engine: EngineName | None = Field(default=None, description=ENGINE_HELP)
 
     @model_validator(mode="after")
     def _delay_is_whole(self) -> Self:
@@ -66,9 +65,7 @@ class DelayLoopConfig(SimulatedConfig):
         if delay > _LONGEST:
             raise ValueError(f"tau holds {delay} virtual nodes; {_LONGEST} are the most that are simulated")
         _check_device(self.physics, self.dtype, self.nonidealities)
-        check_engine(
-            self.engine, kind=self.kind, device=self.device, gradients=False, dtype=self.dtype, offers=_ENGINES
-        )
+        EngineChoice(self.engine, self.kind, self.device, self.dtype, offers=_ENGINES).check()
         return self
 
     @property
@@ -106,11 +103,7 @@ class DelayLoopConfig(SimulatedConfig):
             self.physics,
             theta=self.theta,
             delay_nodes=self.delay_nodes,
-            dtype=self.dtype,
-            device=self.device,
-            engine=self.engine,
-            nonidealities=self.seeded_nonidealities(),
-            out_of_range=self.out_of_range,
+            **self.options(),
         )
 
 
@@ -162,22 +155,9 @@ class DelayLoop(SimulatedReservoir):
             raise ConfigurationError(f"the mask reaches {largest:g}, more than {dtype} holds: lower its scaling")
         self.mask, self.physics = mask, physics
         self._delay_nodes, self._theta = delay_nodes, theta
-        drive = nonidealities.drive
-        dac = None
-        if drive.bits is not None:
-            dac = Quantiser(bits=drive.bits, range=drive.range, out_of_range=out_of_range)
         self.device = device
-        name = choose_engine(
-            engine,
-            kind="delay_loop",
-            device=device,
-            gradients=False,
-            dtype=dtype,
-            offers=_ENGINES,
-            on_gpu="triton",
-        )
-        self.native = "numpy" if name == "numba" else "torch"
-        self._loop = self._new_engine(name, np.dtype(dtype), dac)
+        self._has_dac = nonidealities.drive.bits is not None
+        name = EngineChoice(engine, "delay_loop", device, dtype, offers=_ENGINES).made(on_gpu="triton")
         content = f"{physics.model_dump_json()} theta {theta!r} delay {delay_nodes} {mask.digest()}"
         spec = ReservoirSpec(
             inputs=mask.inputs,
@@ -194,27 +174,55 @@ class DelayLoop(SimulatedReservoir):
                 "differentiable": "its time loops compute no gradients",
             },
         )
-        super().__init__(spec, self._loop, nonidealities=nonidealities, out_of_range=out_of_range)
+        super().__init__(spec, self._new_engine(name, dtype), nonidealities=nonidealities, out_of_range=out_of_range)
 
-    def _new_engine(self, name: EngineName, dtype: np.dtype[Any], dac: Quantiser | None) -> LoopEngine:
+    def _new_engine(self, name: EngineName, dtype: DType) -> Engine:
         equation = self.physics.equation(self._theta)
+        columns, bias = np.ascontiguousarray(self.mask.matrix.T, dtype), self.mask.bias.astype(dtype)
         if name == "numba":
-            return NumbaLoopEngine(self.mask, equation, self._delay_nodes, dtype, dac, self._count_clipped)
-        if name == "torch":
+            from reservoir_hw.backends.simulated.delay_loop import cpu_loop
+
+            self._masked = partial(cpu_loop.masked, columns, bias)
+            loop = partial(cpu_loop.run, columns, bias, equation, self._drive_of if self._has_dac else None)
+        else:
             from reservoir_hw.backends.simulated.delay_loop import torch_loop
 
-            loop = torch_loop.prepare(equation, dtype)
-        else:
-            from reservoir_hw.backends.simulated.delay_loop import triton_loop
+            self._masked = torch_loop.masking(columns, bias, self.device)
+            if name == "torch":
+                loop = torch_loop.prepare(equation, np.dtype(dtype))
+            else:
+                from reservoir_hw.backends.simulated.delay_loop import triton_loop
 
-            loop = partial(triton_loop.run, triton_loop.prepare([equation], self.device))
-        return TensorLoopEngine(name, loop, self.mask, self._delay_nodes, dtype, self.device, dac, self._count_clipped)
+                loop = triton_loop.prepare(equation, self.device)
+            loop = partial(torch_loop.driven, loop, self._drive_of)
+        return engine_of(name, loop, self._delay_nodes, dtype, self.device)
+
+    def _drive_of(self, u: Any, out: Any = None) -> Any:
+        """What drives the virtual nodes, (batch, time, nodes): masked inputs, behind the DAC if there is one."""
+        drive = self._masked(u, out)
+        if self._drawn is None or self._drawn.dac is None:
+            return drive
+        drive, clipped = self._drawn.dac.apply(drive)
+        self.counters.clipped += clipped
+        return drive
 
     def _check_inputs(self, u: Any) -> None:
-        self._loop.check(u)
-
-    def _count_clipped(self, values: int) -> None:
-        self.counters.clipped += values
+        """Refuse masked inputs beyond the DAC's range before the loop has seen any of them."""
+        if not self._has_dac or self.out_of_range == "clip":
+            return
+        low, high = self._nonidealities.drive.range
+        steps = max(1, _BLOCK // (len(u) * self.mask.nodes))
+        for first in range(0, u.shape[1], steps):
+            drive = self._masked(u[:, first : first + steps])
+            outside = (drive < low) | (drive > high)
+            if outside.any():
+                sequence, step, node = arrays.first_true(arrays.as_numpy(outside))
+                raise InputRangeError(
+                    f"the masked input at (sequence, step, node) = {(sequence, first + step, node)} is "
+                    f"{float(drive[sequence, step, node]):g}, beyond the range [{low:g}, {high:g}] of the DAC; lower "
+                    "mask.scaling (and raise physics.input_gain), widen nonidealities.drive.range, or set "
+                    "out_of_range: clip to have it clipped and counted"
+                )
 
     def _settings(self) -> dict[str, Any]:
         loop = {"theta": self._theta, "delay_nodes": self._delay_nodes, "mask": self.mask.digest()}

@@ -25,6 +25,37 @@ from reservoir_hw.backends.simulated.kernels.impairment import impaired
 from reservoir_hw.backends.simulated.nonidealities.noise import LoopTerms
 
 
+def masking(columns: np.ndarray, bias: np.ndarray, device: str) -> Callable[[Tensor, object], Tensor]:
+    """What a mask makes of inputs (batch, time, inputs), to the bit as `Mask.apply`: (batch, time, nodes)."""
+    given, offset = torch.tensor(columns, device=device), torch.tensor(bias, device=device)
+
+    def masked(u: Tensor, out: object = None) -> Tensor:
+        del out
+        drive = offset.repeat(*u.shape[:2], 1)
+        for channel, column in enumerate(given):
+            # Channel after channel: a matrix product would round by the number of rows.
+            drive += u[..., channel, None] * column
+        return drive
+
+    return masked
+
+
+def driven(
+    loop: Callable[[Tensor, Tensor, LoopTerms | None], None],
+    drive: Callable[[Tensor], Tensor],
+    u: Tensor,
+    history: Tensor,
+    terms: LoopTerms | None,
+) -> tuple[Tensor, Tensor]:
+    """The states (batch, time, nodes) of a `loop` like `run`, and the values in the loop after them, (batch, delay)."""
+    states = drive(u).contiguous()
+    # The states are of the dtype that was declared, whatever the caller's own model computes in.
+    with torch.autocast(u.device.type, enabled=False):
+        loop(states, history.contiguous(), terms)
+    delay = history.shape[1]
+    return states, torch.cat([history, states.flatten(1)[:, -delay:]], 1)[:, -delay:]
+
+
 def prepare(equation: Equation, dtype: np.dtype[Any]) -> Callable[[Tensor, Tensor, LoopTerms | None], None]:
     """`run` with the numbers of an equation as this dtype holds them."""
     return partial(run, Equation(equation.code, *(float(dtype.type(number)) for number in equation.numbers)))

@@ -1,14 +1,14 @@
-"""The time loop of the simulated delay loops as a Triton kernel, for one loop or a population.
+"""The time loop of the simulated delay loops as a Triton kernel.
 
-The equations are those of `cpu_loop.py`; all steps are one launch. A program computes one sequence of one loop and
-waits for no other program. It takes the virtual nodes that do not feed each other through the delay at once, and solves
-the recurrence from node to node by an associative scan (Blelloch 1990) where it is linear, else in turn.
+The equations are those of `cpu_loop.py`; all steps are one launch. A program computes one sequence and waits for no
+other program. It takes the virtual nodes that do not feed each other through the delay at once, and solves the
+recurrence from node to node by an associative scan (Blelloch 1990) where it is linear, else in turn.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -32,27 +32,15 @@ _PAQUOT, _IKEDA, _MACKEY_GLASS = map(tl.constexpr, (physics.PAQUOT, physics.IKED
 _ALONE, _SCAN, _IN_TURN = map(tl.constexpr, range(3))
 
 
-@dataclass(frozen=True, eq=False)
-class StackedEquations:
-    """The equations of a population, all with the same nonlinearity, on one device; made by `prepare`."""
-
-    members: Sequence[Equation]
-    numbers: Tensor
-    """(members, 6): those of `Equation`."""
+def prepare(equation: Equation, device: torch.device | str = "cuda") -> Callable[..., None]:
+    """`run` with the numbers of an equation on a device."""
+    with torch.inference_mode(False):
+        return partial(run, equation, torch.tensor(equation.numbers, dtype=torch.float32, device=device))
 
 
-@torch.inference_mode(False)
-def prepare(members: Sequence[Equation], device: torch.device | str = "cuda") -> StackedEquations:
-    """The equations of a population, of one nonlinearity, on a device; a single loop is a population of one."""
-    numbers = torch.tensor([equation.numbers for equation in members], dtype=torch.float32, device=device)
-    return StackedEquations(tuple(members), numbers)
-
-
-def whole_exponent(members: Sequence[Equation]) -> int:
-    """The exponent, if it is the same small whole number in all equations; else 0."""
-    found = {equation.exponent for equation in members}
-    (exponent,) = found if len(found) == 1 else (0.0,)
-    return int(exponent) if exponent == int(exponent) <= 64 else 0
+def whole_exponent(equation: Equation) -> int:
+    """The exponent, if it is a small whole number; else 0."""
+    return int(equation.exponent) if equation.exponent == int(equation.exponent) <= 64 else 0
 
 
 def warps_of(width: int, coupling: tl.constexpr) -> int:
@@ -61,36 +49,23 @@ def warps_of(width: int, coupling: tl.constexpr) -> int:
     return 1 if coupling == _IN_TURN else max(1, power_of_2(width) // 128)
 
 
-def run(equations: StackedEquations, drive: Tensor, history: Tensor, loop: LoopTerms | None = None) -> None:
-    """As `torch_loop.run`, in float32."""
-    run_members(equations, drive[None], history[None], [loop])
-
-
-def run_members(
-    equations: StackedEquations, drives: Tensor, histories: Tensor, loops: Sequence[LoopTerms | None] | None = None
-) -> None:
-    """Write the states of a population over what drives its nodes, (members, batch, time, nodes), in one launch.
-
-    `histories` (members, batch, delay) are the values in the loops, the oldest first, `loops` has the terms of each
-    member, or None where a member has none. All tensors are float32, contiguous, and on the device of the equations.
-    """
-    members, batch, steps, nodes = drives.shape
-    delay = histories.shape[-1]
-    if not drives.numel():
+def run(equation: Equation, numbers: Tensor, drive: Tensor, history: Tensor, loop: LoopTerms | None = None) -> None:
+    """As `torch_loop.run`, in float32 and in one launch; `numbers` are those of the equation, on the device."""
+    batch, steps, nodes = drive.shape
+    delay = history.shape[1]
+    if not drive.numel():
         return
-    given = [None] * members if loops is None else list(loops)
-    terms = stack_terms(given, drives, tuple(drives.shape))
+    terms = stack_terms([loop], drive, (1, *drive.shape))
     coupling = _ALONE
-    if any(is_coupled(equation, own) for equation, own in zip(equations.members, given, strict=True)):
-        coupling = _SCAN if all(own is None or is_linear(own) for own in given) else _IN_TURN
+    if is_coupled(equation, loop):
+        coupling = _SCAN if loop is None or is_linear(loop) else _IN_TURN
     width = min(delay, nodes, _LONGEST)
-    fresh = drives.new_empty((members, batch, width)) if coupling == _IN_TURN else drives
+    fresh = drive.new_empty((batch, width)) if coupling == _IN_TURN else drive
     kernel: Any = _run
-    with torch.cuda.device_of(drives):
-        kernel[batch, members](
-            equations.numbers, histories, drives, fresh, *(terms or 4 * (equations.numbers,)),
-            nodes, delay, width, batch, steps,
-            BLOCK=power_of_2(width), CODE=equations.members[0].code, EXPONENT=whole_exponent(equations.members),
+    with torch.cuda.device_of(drive):
+        kernel[(batch,)](
+            numbers, history, drive, fresh, *(terms or 4 * (numbers,)), nodes, delay, width, steps,
+            BLOCK=power_of_2(width), CODE=equation.code, EXPONENT=whole_exponent(equation),
             COUPLING=coupling, IMPAIRED=terms is not None, num_warps=warps_of(width, coupling), enable_fp_fusion=True,
         )  # fmt: skip
 
@@ -136,19 +111,14 @@ def _compose(factor, term, next_factor, next_term):
 # Neither the number of steps nor where a tensor lies may change how a step is compiled, and so how it rounds.
 @triton.jit(do_not_specialize=["steps"], do_not_specialize_on_alignment=["out", "history", "additive"])
 def _run(
-    numbers, history, out, fresh, keep, gain, limits, additive, nodes, delay, width, batch, steps,
+    numbers, history, out, fresh, keep, gain, limits, additive, nodes, delay, width, steps,
     BLOCK: tl.constexpr, CODE: tl.constexpr, EXPONENT: tl.constexpr, COUPLING: tl.constexpr, IMPAIRED: tl.constexpr,
 ):  # fmt: skip
-    sequence, member = tl.program_id(0).to(tl.int64), tl.program_id(1).to(tl.int64)
-    row = member * batch + sequence
+    row = tl.program_id(0).to(tl.int64)
     history += row * delay
     out += row * steps * nodes
     additive += row * steps * nodes
     fresh += row * width
-    keep += member * nodes
-    gain += member * nodes
-    limits += 3 * member
-    numbers += 6 * member
     decay, rise = tl.load(numbers + 4), tl.load(numbers + 5)
     lanes = tl.arange(0, BLOCK)
     value = tl.load(history + delay - 1)

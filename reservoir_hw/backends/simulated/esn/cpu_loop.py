@@ -48,7 +48,6 @@ class PreparedWeights:
     """Weights in one precision, laid out for the kernels; made by `prepare`."""
 
     nodes: int
-    inputs: int
     dtype: np.dtype[Any]
     storage: np.dtype[Any]
     W: Matrix
@@ -103,15 +102,11 @@ def prepare(
     dtype: DTypeLike = np.float32,
     *,
     storage: DTypeLike | None = None,
-    threads: int | None = None,
 ) -> PreparedWeights:
     """Lay the weights out for `run`, in float32 or float64; done once per network.
 
     With `storage` float16 (and dtype float32) the recurrent weights, and for a dense network all weights, are
     read as float16, half the memory traffic, and must be representable in it (`EsnWeights.rounded`).
-
-    `threads` bounds the threads of one run: by default the cores this process may use, and never more,
-    because waiting threads that outnumber the cores slow each step a hundredfold.
     """
     kind = np.dtype(dtype)
     stored = kind if storage is None else np.dtype(storage)
@@ -120,7 +115,6 @@ def prepare(
     W = weights.recurrent()
     return PreparedWeights(
         nodes=weights.nodes,
-        inputs=weights.inputs,
         dtype=kind,
         storage=stored,
         W=W.astype(kind),
@@ -129,7 +123,8 @@ def prepare(
         keep=(1.0 - weights.leak).astype(kind),
         gain=weights.leak.astype(kind),
         leaky=bool((weights.leak != 1.0).any()),
-        threads=cores() if threads is None else min(threads, cores()),
+        # Never more: waiting threads that outnumber the cores slow each step a hundredfold.
+        threads=cores(),
     )
 
 
@@ -156,63 +151,41 @@ def run(
     """
     code = compiled.activation_code(activation, prepared.dtype)
     batch, steps, _ = u.shape
-    if not steps or not batch:
-        return np.empty((batch, steps, prepared.nodes), prepared.dtype) if out is None else out
     equation = (prepared.keep, prepared.gain, prepared.leaky, code)
     if batch >= MATRIX_BATCH and prepared.sparse:
         return _run_sparse_batch(prepared, u, state, equation, loop, out)
     if out is None:
         out = np.empty((batch, steps, prepared.nodes), prepared.dtype)
     target = out if out.flags.c_contiguous else np.empty(out.shape, out.dtype)
-    if prepared.sparse:
-        _run_sparse(prepared, u, state, equation, loop, target)
-    elif batch >= _DENSE_BATCH:
-        _run_dense_batch(prepared, u, state, equation, loop, target)
-    else:
-        _run_dense(prepared, u, state, equation, loop, target)
+    drive = _run_dense_batch if batch >= _DENSE_BATCH and not prepared.sparse else _run_each
+    drive(prepared, u, state, equation, loop, target)
     state[...] = target[:, -1]
     if target is not out:
         out[...] = target
     return out
 
 
-def _run_dense(
-    prepared: PreparedWeights, u: Array, state: Array, equation: _Equation, loop: LoopTerms | None, out: Array
-) -> None:
-    batch, steps, _ = u.shape
-    panels, nodes = prepared.panels, prepared.nodes
-    # For each sequence two state vectors, read and written in turn, followed by the input and the 1 of the bias.
-    vectors = np.zeros((batch, 2, padded(panels.shape[1])), prepared.dtype)
-    vectors[:, 0, :nodes] = state
-    products = np.empty((batch, len(panels) * panels.shape[2]), prepared.dtype)
-    common = (panels, vectors, products, u, out, *prepared.padded_leak, *equation[2:], loop)
-    _run_each(prepared, dense_serial, dense_parallel, common, batch * steps * panels.size, batch, steps)
-
-
-def _run_sparse(
-    prepared: PreparedWeights, u: Array, state: Array, equation: _Equation, loop: LoopTerms | None, out: Array
-) -> None:
-    batch, steps, _ = u.shape
-    common = (*prepared.csr, prepared.input_rows, prepared.bias, state, u, out, *equation, loop)
-    work = batch * steps * prepared.W.nnz
-    _run_each(prepared, compiled.sparse_serial, compiled.sparse_parallel, common, work, batch, steps)
-
-
 def _run_each(
-    prepared: PreparedWeights,
-    serial: Callable[..., None],
-    parallel: Callable[..., None],
-    common: tuple[Any, ...],
-    work: int,
-    batch: int,
-    steps: int,
+    prepared: PreparedWeights, u: Array, state: Array, equation: _Equation, loop: LoopTerms | None, out: Array
 ) -> None:
     """All steps of a few sequences: side by side on threads, or of one, each step on several threads if it is large."""
+    batch, steps, _ = u.shape
+    if prepared.sparse:
+        serial, parallel, products = compiled.sparse_serial, compiled.sparse_parallel, prepared.W.nnz
+        common = (*prepared.csr, prepared.input_rows, prepared.bias, state, u, out, *equation, loop)
+    else:
+        serial, parallel, products = dense_serial, dense_parallel, prepared.panels.size
+        count, columns, width = prepared.panels.shape
+        # For each sequence two state vectors, read and written in turn, followed by the input and the 1 of the bias.
+        vectors = np.zeros((batch, 2, padded(columns)), prepared.dtype)
+        vectors[:, 0, : prepared.nodes] = state
+        sums = np.empty((batch, count * width), prepared.dtype)
+        common = (prepared.panels, vectors, sums, u, out, *prepared.padded_leak, *equation[2:], loop)
     threads = threads_here(prepared.threads)
     if batch == 1 and threads > 1 and prepared.step_is_threaded(1):
         prepared.adaptive_threads(1).drive(partial(parallel, *common, 0), steps, threads)
     else:
-        at_once = threads if work >= THREADED_BATCH else 1
+        at_once = threads if batch * steps * products >= THREADED_BATCH else 1
         share_out(lambda b: serial(*common, b, 0, steps), range(batch), at_once)
 
 

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, get_args
+from typing import Annotated, Any, Literal, Self, get_args
 
 import numpy as np
 from pydantic import Field, PositiveFloat, model_validator
 
-from reservoir_hw.backends.simulated.engines import Activation, EngineName, JointLoop
+from reservoir_hw import networks
+from reservoir_hw.backends.simulated.engines import Activation, ArrayLoop, EngineName, JointLoop, TensorLoop
 from reservoir_hw.backends.simulated.network import (
     NetworkConfig,
     Scaling,
@@ -22,11 +23,8 @@ from reservoir_hw.backends.simulated.nonidealities.noise import ROUNDINGS
 from reservoir_hw.core.errors import ConfigurationError
 from reservoir_hw.core.reservoir import OutOfRange
 from reservoir_hw.core.spec import DType, Identity
-from reservoir_hw.networks.random_matrices import Distribution, Matrix
+from reservoir_hw.networks.random_matrices import Distribution
 from reservoir_hw.networks.topologies import Random, Topology
-
-if TYPE_CHECKING:
-    from reservoir_hw.networks.weights import EsnWeights
 
 Rate = Annotated[float, Field(gt=0, le=1)]
 
@@ -83,21 +81,11 @@ class EsnConfig(NetworkConfig):
     def _topology(self) -> Topology:
         return self.topology
 
-    def _draw(self, inputs: int) -> EsnWeights:
-        from reservoir_hw.networks.weights import draw_weights
+    def _draw(self, *sizes: int, **options: Any) -> networks.EsnWeights:
+        return networks.draw_weights(*sizes, **options)
 
-        assert self.nodes is not None
-        options = {
-            name: getattr(self, name) for name in self.drawing if name not in {"weight_distribution", "leak_rate"}
-        }
-        return draw_weights(
-            self.nodes, inputs, seed=self.seed, distribution=self.weight_distribution, leak=self.leak_rate, **options
-        )
-
-    def _load(self, path: str) -> EsnWeights:
-        from reservoir_hw.networks.weights import EsnWeights
-
-        return EsnWeights.load(path)
+    def _load(self, path: str) -> networks.EsnWeights:
+        return networks.EsnWeights.load(path)
 
 
 class Esn(SimulatedNetwork):
@@ -119,7 +107,7 @@ class Esn(SimulatedNetwork):
 
     def __init__(
         self,
-        weights: EsnWeights,
+        weights: networks.EsnWeights,
         *,
         activation: Activation = "tanh",
         dtype: DType = "float32",
@@ -148,12 +136,12 @@ class Esn(SimulatedNetwork):
             out_of_range=out_of_range,
         )
 
-    def _stored(self, weights: EsnWeights) -> EsnWeights:
+    def _stored(self, weights: networks.EsnWeights) -> networks.EsnWeights:
         """The weights as the device holds them."""
         weights = super()._stored(weights)
         return weights if self._weight_storage is None else weights.rounded(ROUNDINGS[self._weight_storage])
 
-    def _cpu_loop(self) -> Callable[..., Any]:
+    def _array_loop(self) -> ArrayLoop:
         from reservoir_hw.backends.simulated.esn import cpu_loop
 
         # There is no kernel that reads bfloat16: the rounded weights are kept as float32.
@@ -161,55 +149,39 @@ class Esn(SimulatedNetwork):
         prepared = cpu_loop.prepare(self.weights, self._dtype, storage=storage)
         return partial(cpu_loop.run, prepared, activation=self.activation)
 
-    def _torch_loop(self) -> Callable[..., Any]:
+    def _tensor_loop(self) -> TensorLoop:
         from reservoir_hw.backends.simulated.esn import torch_loop
 
         tensors = torch_loop.prepare(self.weights, self._dtype, self.device)
         return partial(torch_loop.run, tensors, activation=self.activation)
 
-    def _graphed_loop(self) -> Callable[..., Any]:
-        from reservoir_hw.backends.simulated.esn import torch_loop
-
-        tensors = torch_loop.prepare(self.weights, self._dtype, self.device)
-        return torch_loop.graphed(tensors, activation=self.activation)
-
-    def _triton_loop(self) -> Callable[..., Any]:
+    def _triton_loop(self, weights: Sequence[networks.EsnWeights]) -> JointLoop:
         from reservoir_hw.backends.simulated.esn import triton_loop
 
-        weights = triton_loop.prepare([self.weights], self.device, self._weight_storage)
-        return partial(triton_loop.run, weights, activation=self.activation)
+        stacked = triton_loop.prepare(weights, self.device, self._weight_storage)
+        return partial(triton_loop.run_members, stacked, activation=self.activation)
 
-    @classmethod
-    def joint_loop(cls, members: Sequence[Any]) -> JointLoop | None:
+    def joint_loop(self, members: Sequence[Any]) -> JointLoop | None:
         """Triton's, or for dense weights one of batched products in torch; neither computes gradients."""
-        first, weights = members[0], [member.weights for member in members]
-        if any(member.activation != first.activation or member.spec.differentiable for member in members):
+        if any(member.activation != self.activation or member.spec.differentiable for member in members):
             return None
-        if {member.engine.name for member in members} == {"triton"} and len({m._weight_storage for m in members}) == 1:
-            from reservoir_hw.backends.simulated.esn import triton_loop
-
-            stacked = triton_loop.prepare(weights, first.device, first._weight_storage)
-            return partial(triton_loop.run_members, stacked, activation=first.activation)
-        if all(isinstance(one.W, np.ndarray) for one in weights):
+        weights = [member.weights for member in members]
+        loop = super().joint_loop(members)
+        if loop is None and all(isinstance(one.W, np.ndarray) for one in weights):
             from reservoir_hw.backends.simulated.esn import torch_loop
 
-            products = torch_loop.prepare_members(weights, first.spec.dtype, first.device)
-            return partial(torch_loop.run_members, products, activation=first.activation)
-        return None
-
-    def _recurrent_matrices(self) -> list[Matrix]:
-        return [self.weights.W]
+            products = torch_loop.prepare_members(weights, self._dtype, self.device)
+            loop = partial(torch_loop.run_members, products, activation=self.activation)
+        return loop
 
     def _identity(self) -> Identity:
         content = f"{self.activation} {self.weights.digest()}"
         return Identity(vendor="reservoir_hw", model="esn", simulated=True, content=content)
 
-    def _given_weights(self, arrays: Mapping[str, Any]) -> EsnWeights:
-        from reservoir_hw.networks.weights import EsnWeights
-
+    def _given_weights(self, arrays: Mapping[str, Any]) -> networks.EsnWeights:
         if not {"W", "W_in"} <= set(arrays) <= {"W", "W_in", "bias", "leak"}:
             raise ConfigurationError(f"upload takes W and W_in, and bias and leak if wanted, not {sorted(arrays)}")
-        return EsnWeights.from_arrays(**arrays)
+        return networks.EsnWeights.from_arrays(**arrays)
 
     def _settings(self) -> dict[str, Any]:
         return {**super()._settings(), "spectral_scale": self.weights.spectral_scale}

@@ -6,9 +6,8 @@ s_t = (1-a) ⊙ s_{t-1} + a ⊙ f(W s_{t-1} + W_in u_t + b) (Jaeger et al. 2007,
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -18,7 +17,7 @@ from scipy.sparse import csr_array
 from torch import Tensor
 
 from reservoir_hw.backends.simulated.engines import Activation
-from reservoir_hw.backends.simulated.kernels.impairment import GraphedLoop, Impairment, stack_terms
+from reservoir_hw.backends.simulated.kernels.impairment import impaired_at, stack_terms
 from reservoir_hw.backends.simulated.nonidealities.noise import LoopTerms
 from reservoir_hw.networks.weights import EsnWeights
 
@@ -87,16 +86,23 @@ def run(
     preallocated tensor.
     """
     function = _ACTIVATIONS[activation]
+    batch, steps, _ = u.shape
+    sparse = weights.W.layout == torch.sparse_csr
+    # Sparse products want the nodes first: the loop runs on transposed states, the result is a view.
+    shape, axis = ((steps, len(weights.bias), batch), 0) if sparse else ((batch, steps, len(weights.bias)), 1)
+    tensors = (weights.W, weights.W_in, weights.bias, weights.leak, u, state)
+    followed = torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in tensors)
+    block = None if followed else u.new_empty(shape)
     # The states are of the dtype that was declared, whatever the caller's own model computes in.
     with torch.autocast(u.device.type, enabled=False):
-        if weights.W.layout == torch.sparse_csr:
-            return _sparse_run(weights, u, state, Impairment(loop, u), function)
-        return _dense_run(weights, u, state, Impairment(loop, u), function)
-
-
-def graphed(weights: TorchWeights, *, activation: Activation = "tanh") -> GraphedLoop:
-    """`run` of dense weights on a GPU as CUDA graphs, without gradients."""
-    return GraphedLoop(partial(_dense_run, weights, function=_ACTIVATIONS[activation]))
+        every = (_sparse_states if sparse else _dense_states)(weights, u, state, loop, function)
+        if block is None:
+            block = torch.stack(list(every), axis)
+        else:
+            for step, now in enumerate(every):
+                block.select(axis, step).copy_(now)
+    states = block.permute(2, 0, 1) if sparse else block
+    return states, states[:, -1]
 
 
 def prepare_members(
@@ -145,37 +151,33 @@ def run_members(
     return out, states
 
 
-def _dense_run(
-    weights: TorchWeights, u: Tensor, state: Tensor, loop: Impairment, function: Callable[[Tensor], Tensor]
-) -> tuple[Tensor, Tensor]:
+def _dense_states(
+    weights: TorchWeights, u: Tensor, state: Tensor, loop: LoopTerms | None, function: Callable[[Tensor], Tensor]
+) -> Iterator[Tensor]:
+    """(batch, nodes) after each step."""
     W, W_in, leak = weights.W.T, weights.W_in.T, weights.leak
-    collect = _Collector(weights, u, state, (u.shape[0], weights.W.shape[0]), axis=1)
     for step in range(u.shape[1]):
         # One product per step, also for the inputs: over several steps it would round by their number.
         drive = torch.addmm(weights.bias, of_step(u, step), W_in)
         response = function(torch.addmm(drive, state, W))
         response = response if leak is None else torch.lerp(state, response, leak)
-        state = loop.apply(response, state, step)
-        collect.add(step, state)
-    return collect.states(), state
+        state = impaired_at(loop, response, state, step)
+        yield state
 
 
-def _sparse_run(
-    weights: TorchWeights, u: Tensor, state: Tensor, loop: Impairment, function: Callable[[Tensor], Tensor]
-) -> tuple[Tensor, Tensor]:
-    # Sparse products want the nodes first: the loop runs on transposed states, the result is a view.
+def _sparse_states(
+    weights: TorchWeights, u: Tensor, state: Tensor, loop: LoopTerms | None, function: Callable[[Tensor], Tensor]
+) -> Iterator[Tensor]:
+    """(nodes, batch) after each step."""
     bias = weights.bias[:, None]
     leak = None if weights.leak is None else weights.leak[:, None]
     columns = state.T
-    collect = _Collector(weights, u, state, (weights.W.shape[0], u.shape[0]), axis=0)
     for step in range(u.shape[1]):
         drive = torch.addmm(bias, weights.W_in, of_step(u, step).T)
         response = function(drive + weights.W @ columns)
         response = response if leak is None else torch.lerp(columns, response, leak)
-        columns = loop.apply(response.T, columns.T, step).T
-        collect.add(step, columns)
-    states = collect.states()
-    return states.permute(2, 0, 1), columns.T
+        columns = impaired_at(loop, response.T, columns.T, step).T
+        yield columns
 
 
 def of_step(u: Tensor, step: int) -> Tensor:
@@ -184,30 +186,3 @@ def of_step(u: Tensor, step: int) -> Tensor:
     Products round by the strides and the alignment of their factors, which must not depend on the length of the run.
     """
     return u[:, step].clone(memory_format=torch.contiguous_format)
-
-
-def _recorded(weights: TorchWeights, u: Tensor, state: Tensor) -> bool:
-    """Whether autograd follows this run."""
-    tensors = (weights.W, weights.W_in, weights.bias, weights.leak, u, state)
-    return torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in tensors)
-
-
-class _Collector:
-    """Gathers the states of a run along `axis`: by stacking where autograd records, else in place."""
-
-    def __init__(self, weights: TorchWeights, u: Tensor, state: Tensor, shape: tuple[int, int], axis: int) -> None:
-        records = _recorded(weights, u, state)
-        self._axis = axis
-        self._rows: list[Tensor] = []
-        size = (*shape[:axis], u.shape[1], *shape[axis:])
-        # An empty run has nothing to stack.
-        self._block = None if records and u.shape[1] else u.new_empty(size)
-
-    def add(self, step: int, state: Tensor) -> None:
-        if self._block is None:
-            self._rows.append(state)
-        else:
-            self._block.select(self._axis, step).copy_(state)
-
-    def states(self) -> Tensor:
-        return torch.stack(self._rows, self._axis) if self._block is None else self._block

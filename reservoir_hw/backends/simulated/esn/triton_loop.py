@@ -33,18 +33,6 @@ def prepare(
     return stack([[weights] for weights in members], device, storage)
 
 
-def run(
-    weights: StackedWeights, u: Tensor, state: Tensor, loop: LoopTerms | None = None, *, activation: Activation = "tanh"
-) -> tuple[Tensor, Tensor]:
-    """Drive one network with `u` (batch, time, inputs) from `state` (batch, nodes); `loop` acts on every new state.
-
-    Returns the states (batch, time, nodes), row t after input t, and the final state (batch, nodes). For the same batch
-    size the result does not depend on how the time steps are divided among calls, bit for bit.
-    """
-    states, last = run_members(weights, u[None], state[None], [loop], activation=activation)
-    return states[0], last[0]
-
-
 def run_members(
     weights: StackedWeights,
     u: Tensor,
@@ -59,7 +47,8 @@ def run_members(
     `u` is (members or 1, batch, time, inputs): one for each member, or the same for all. `states` is
     (members, batch, nodes), `loops` has the terms of each member, or None where a member has none. All tensors are
     float32 and on the device of the weights. Returns the states (members, batch, time, nodes) and the last of them,
-    (members, batch, nodes). `form` lays the kernel out otherwise than `form_of` does.
+    (members, batch, nodes). `form` lays the kernel out otherwise than `form_of` does. For the same batch size the
+    result does not depend on how the time steps are divided among calls, bit for bit.
     """
     leak = weights.bias if weights.leak is None else weights.leak
     flags = {"ACTIVATION": activation, "LEAKY": weights.leak is not None}

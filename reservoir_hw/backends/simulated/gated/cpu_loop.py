@@ -49,13 +49,12 @@ Array = NDArray[Any]
 class DenseWeights:
     """[W | W_in | b | 0] of both gates and of the candidate state, padded to whole vectors; made by `prepare`.
 
-    `gates` holds the reset gate in its first `rows` rows and the update gate in the next, `candidate` has `rows` rows.
+    `gates` holds the reset gate in the first half of its rows and the update gate in the other.
     """
 
     nodes: int
     inputs: int
     dtype: np.dtype[Any]
-    rows: int
     gates: Array
     candidate: Array
     threads: int
@@ -68,12 +67,37 @@ class DenseWeights:
         return panels_of(self.gates[:, :columns].T, self.dtype), panels_of(self.candidate[:, :columns].T, self.dtype)
 
     def drive(self, u: Array, state: Array, out: Array, code: int, loop: LoopTerms | None) -> None:
-        """Fill `out` with the states and bring `state` up to date; `code` is that of the activation."""
+        """Fill `out` with the states; `code` is that of the activation."""
         if len(u) >= MATRIX_BATCH:
-            _run_batch(self, u, state, out, code, loop)
+            self._drive_batch(u, state, out, code, loop)
             return
-        for sequence in range(len(u)):
-            _run_dense(self, u[sequence], state[sequence], out[sequence], code, _part(loop, sequence))
+        nodes, biased = self.nodes, self.nodes + self.inputs
+        products = np.empty(len(self.gates), self.dtype)
+        # The threads meet twice in a step, so there must be twice the work.
+        threads = threads_here(self.threads)
+        threaded = threads > 1 and 3 * nodes**2 >= 2 * THREADED_DENSE
+        for b in range(len(u)):
+            # The state, and the state behind the reset gate, each followed by the input and the 1 of the bias.
+            now, gated = np.zeros((2, self.gates.shape[1]), self.dtype)
+            now[:nodes] = state[b]
+            now[biased] = gated[biased] = 1
+            fixed = (self.gates, self.candidate, now, gated, products)
+            if threaded:
+                advance = partial(_advance, fixed, u[b], out[b], code, _part(loop, b))
+                self.adaptive.drive(advance, u.shape[1], threads)
+            else:
+                _dense_serial(*fixed, u[b], out[b], code, _part(loop, b))
+
+    def _drive_batch(self, u: Array, state: Array, out: Array, code: int, loop: LoopTerms | None) -> None:
+        batch, steps, inputs = u.shape
+        nodes, rows = self.nodes, -(-batch // ROWS) * ROWS
+        # Rows of state, input and the 1 of the bias; the rows beyond the batch are multiplied in vain.
+        now, gated = np.zeros((2, rows, self.gates.shape[1]), self.dtype)
+        now[:batch, :nodes] = state
+        now[:, nodes + inputs] = gated[:, nodes + inputs] = 1
+        products = np.empty((rows, len(self.gates)), self.dtype)
+        drive = partial(_dense_batch, *self.panels, now, gated, products, u, out, code, loop)
+        share_out_sequences(drive, batch, 3 * nodes * now.size // 2 * steps, self.threads)
 
 
 @dataclass(frozen=True, eq=False)
@@ -81,15 +105,16 @@ class SparseWeights:
     """Row starts, columns, values, transposed W_in and bias of both gates and of the candidate; made by `prepare`."""
 
     nodes: int
-    inputs: int
     dtype: np.dtype[Any]
     gates: tuple[Array, Array, Array, Array, Array]
     candidate: tuple[Array, Array, Array, Array, Array]
 
     def drive(self, u: Array, state: Array, out: Array, code: int, loop: LoopTerms | None) -> None:
-        """Fill `out` with the states and bring `state` up to date; `code` is that of the activation."""
-        for sequence in range(len(u)):
-            _run_sparse(self, u[sequence], state[sequence], out[sequence], code, _part(loop, sequence))
+        """Fill `out` with the states; `code` is that of the activation."""
+        gates, gated = np.empty(2 * self.nodes, self.dtype), np.empty(self.nodes, self.dtype)
+        for b in range(len(u)):
+            terms = _part(loop, b)
+            _sparse_serial(self.gates, self.candidate, gates, gated, u[b], state[b].copy(), out[b], code, terms)
 
 
 def prepare(weights: GatedWeights, dtype: DTypeLike = np.float32) -> DenseWeights | SparseWeights:
@@ -102,18 +127,15 @@ def prepare(weights: GatedWeights, dtype: DTypeLike = np.float32) -> DenseWeight
     if all(issparse(part.W) for part in parts):
         return SparseWeights(
             nodes=weights.nodes,
-            inputs=weights.inputs,
             dtype=kind,
             gates=_sparse_block(parts[:2], kind),
             candidate=_sparse_block(parts[2:], kind),
         )
-    rows = padded(weights.nodes)
     reset, update, candidate = (_stacked(part, kind) for part in parts)
     return DenseWeights(
         nodes=weights.nodes,
         inputs=weights.inputs,
         dtype=kind,
-        rows=rows,
         gates=np.concatenate([reset, update]),
         candidate=candidate,
         threads=cores(),
@@ -139,10 +161,8 @@ def run(
     """
     if out is None:
         out = np.empty((*u.shape[:2], prepared.nodes), prepared.dtype)
-    if not u.shape[1]:
-        return out
-    code = activation_code("tanh", prepared.dtype)
-    prepared.drive(u, state, out, code, loop)
+    prepared.drive(u, state, out, activation_code("tanh", prepared.dtype), loop)
+    state[...] = out[:, -1]
     return out
 
 
@@ -169,44 +189,10 @@ def _sparse_block(parts: list[EsnWeights], dtype: np.dtype[Any]) -> tuple[Array,
     )
 
 
-def _run_dense(prepared: DenseWeights, u: Array, state: Array, out: Array, code: int, loop: LoopTerms | None) -> None:
-    # The state, and the state behind the reset gate, each followed by the input and the 1 of the bias.
-    now, gated = np.zeros((2, prepared.gates.shape[1]), prepared.dtype)
-    now[: prepared.nodes] = state
-    now[prepared.nodes + prepared.inputs] = gated[prepared.nodes + prepared.inputs] = 1
-    products = np.empty(len(prepared.gates), prepared.dtype)
-    fixed = (prepared.gates, prepared.candidate, now, gated, products)
-    # The threads meet twice in a step, so there must be twice the work.
-    threads = threads_here(prepared.threads)
-    if threads > 1 and 3 * prepared.nodes**2 >= 2 * THREADED_DENSE:
-
-        def advance(begin: int, end: int, threads: int) -> None:
-            here = _part(loop, slice(begin, end))
-            _dense_parallel(*fixed, u[begin:end], out[begin:end], code, here, threads)
-
-        prepared.adaptive.drive(advance, len(u), threads)
-    else:
-        _dense_serial(*fixed, u, out, code, loop)
-    state[:] = out[-1]
-
-
-def _run_batch(prepared: DenseWeights, u: Array, state: Array, out: Array, code: int, loop: LoopTerms | None) -> None:
-    batch, steps, _ = u.shape
-    nodes, rows = prepared.nodes, -(-batch // ROWS) * ROWS
-    # Rows of state, input and the 1 of the bias; the rows beyond the batch are multiplied in vain.
-    now, gated = np.zeros((2, rows, prepared.gates.shape[1]), prepared.dtype)
-    now[:batch, :nodes] = state
-    now[:, nodes + prepared.inputs] = gated[:, nodes + prepared.inputs] = 1
-    products = np.empty((rows, len(prepared.gates)), prepared.dtype)
-    drive = partial(_dense_batch, *prepared.panels, now, gated, products, u, out, code, loop)
-    share_out_sequences(drive, batch, 3 * nodes * now.size // 2 * steps, prepared.threads)
-    state[:] = out[:, -1]
-
-
-def _run_sparse(prepared: SparseWeights, u: Array, state: Array, out: Array, code: int, loop: LoopTerms | None) -> None:
-    gates, gated = np.empty(2 * prepared.nodes, prepared.dtype), np.empty(prepared.nodes, prepared.dtype)
-    _sparse_serial(prepared.gates, prepared.candidate, gates, gated, u, state.copy(), out, code, loop)
-    state[:] = out[-1]
+def _advance(fixed: tuple[Array, ...], u: Array, out: Array, code: int, loop: LoopTerms | None, *part: int) -> None:
+    """Steps of one sequence from a first to a last one, on so many threads."""
+    begin, end, threads = part
+    _dense_parallel(*fixed, u[begin:end], out[begin:end], code, _part(loop, slice(begin, end)), threads)
 
 
 @jit(ORDERED)

@@ -2,26 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import numpy as np
 from pydantic import Field, NonNegativeFloat
 
-from reservoir_hw.backends.simulated.engines import JointLoop
+from reservoir_hw import networks
+from reservoir_hw.backends.simulated.engines import ArrayLoop, JointLoop, TensorLoop
 from reservoir_hw.backends.simulated.network import NetworkConfig, Scaling, SimulatedNetwork
 from reservoir_hw.backends.simulated.nonidealities.configuration import IDEAL_DEVICE
 from reservoir_hw.core.arrays import to_numpy
 from reservoir_hw.core.errors import NotSupported, ShapeError
 from reservoir_hw.core.spec import Identity
-from reservoir_hw.networks.random_matrices import Distribution, Matrix
-
-if TYPE_CHECKING:
-    from reservoir_hw.networks.gated_weights import GatedWeights
-    from reservoir_hw.networks.weights import EsnWeights
+from reservoir_hw.networks.random_matrices import Distribution
 
 # Gate activations that are computed at once.
 _CHUNK = 1 << 20
@@ -66,23 +63,11 @@ class GatedEsnConfig(NetworkConfig):
         """Draw or load the weights and lay them out."""
         return GatedEsn(self.drawn_or_loaded(), **self.options())
 
-    def _front(self, weights: GatedWeights) -> tuple[Any, Any]:
-        return weights.state.W_in, weights.state.bias
+    def _draw(self, *sizes: int, **options: Any) -> networks.GatedWeights:
+        return networks.draw_gated_weights(*sizes, **options)
 
-    def _draw(self, inputs: int) -> GatedWeights:
-        from reservoir_hw.networks.gated_weights import draw_gated_weights
-
-        assert self.nodes is not None
-        options = {name: getattr(self, name) for name in self.drawing if name != "weight_distribution"}
-        return draw_gated_weights(self.nodes, inputs, seed=self.seed, distribution=self.weight_distribution, **options)
-
-    def _load(self, path: str) -> GatedWeights:
-        from reservoir_hw.networks.gated_weights import GatedWeights
-
-        return GatedWeights.load(path)
-
-    def _parts(self, weights: GatedWeights) -> list[EsnWeights]:
-        return list(weights.parts().values())
+    def _load(self, path: str) -> networks.GatedWeights:
+        return networks.GatedWeights.load(path)
 
 
 @dataclass(frozen=True)
@@ -142,63 +127,39 @@ class GatedEsn(SimulatedNetwork):
         self.counters.clipped = counted
         given = to_numpy(self._converted(given), self.spec.numpy_dtype, "inputs")
         before = np.concatenate([np.zeros_like(states[:, :1]), states[:, :-1]], axis=1)
-        parts: tuple[list[np.ndarray], list[np.ndarray]] = ([], [])
+        # Of each gate the sum and the sum of squares, and its maximum.
+        sums, highest = np.zeros((2, 2)), np.zeros(2)
         chunk = max(1, _CHUNK // (len(given) * self.weights.nodes))
         for t in range(0, given.shape[1], chunk):
-            for found, z in zip(
-                parts, self.weights.gates(given[:, t : t + chunk], before[:, t : t + chunk]), strict=True
-            ):
-                found.append(np.array([z.size, z.sum(), np.square(z).sum(), z.max()]))
-        return GateStatistics(*map(_activity, parts))
+            for gate, z in enumerate(self.weights.gates(given[:, t : t + chunk], before[:, t : t + chunk])):
+                sums[gate] += z.sum(), np.square(z).sum()
+                highest[gate] = max(highest[gate], z.max())
+        means, squares = sums.T / states.size
+        deviations = np.sqrt(np.maximum(0.0, squares - means**2))
+        found = np.stack([means, deviations, highest], axis=1).tolist()
+        return GateStatistics(*(GateActivity(*gate) for gate in found))
 
-    def _cpu_loop(self) -> Callable[..., Any]:
+    def _array_loop(self) -> ArrayLoop:
         from reservoir_hw.backends.simulated.gated import cpu_loop
 
         return partial(cpu_loop.run, cpu_loop.prepare(self.weights, self._dtype))
 
-    def _torch_loop(self) -> Callable[..., Any]:
+    def _tensor_loop(self) -> TensorLoop:
         from reservoir_hw.backends.simulated.gated import torch_loop
 
         return partial(torch_loop.run, torch_loop.prepare(self.weights, self._dtype, self.device))
 
-    def _graphed_loop(self) -> Callable[..., Any]:
-        from reservoir_hw.backends.simulated.gated import torch_loop
-
-        return torch_loop.graphed(torch_loop.prepare(self.weights, self._dtype, self.device))
-
-    def _triton_loop(self) -> Callable[..., Any]:
+    def _triton_loop(self, weights: Sequence[networks.GatedWeights]) -> JointLoop:
         from reservoir_hw.backends.simulated.gated import triton_loop
 
-        return partial(triton_loop.run, triton_loop.prepare([self.weights], self.device))
-
-    @classmethod
-    def joint_loop(cls, members: Sequence[Any]) -> JointLoop | None:
-        """Triton's, without gradients."""
-        if {member.engine.name for member in members} != {"triton"}:
-            return None
-        from reservoir_hw.backends.simulated.gated import triton_loop
-
-        return partial(triton_loop.run_members, triton_loop.prepare([m.weights for m in members], members[0].device))
-
-    def _recurrent_matrices(self) -> list[Matrix]:
-        return [part.W for part in self.weights.parts().values()]
+        return partial(triton_loop.run_members, triton_loop.prepare(weights, self.device))
 
     def _identity(self) -> Identity:
         return Identity(vendor="reservoir_hw", model="gated_esn", simulated=True, content=self.weights.digest())
 
-    def _given_weights(self, arrays: Mapping[str, np.ndarray]) -> GatedWeights:
-        from reservoir_hw.networks.gated_weights import GatedWeights
-
-        return GatedWeights.from_arrays(arrays)
+    def _given_weights(self, arrays: Mapping[str, np.ndarray]) -> networks.GatedWeights:
+        return networks.GatedWeights.from_arrays(arrays)
 
     def _settings(self) -> dict[str, Any]:
         scales = {name: part.spectral_scale for name, part in self.weights.parts().items()}
         return {**super()._settings(), "spectral_scale": scales}
-
-
-def _activity(parts: Sequence[np.ndarray]) -> GateActivity:
-    """That of one gate, of whose parts there are the count, the sum, the sum of squares and the maximum."""
-    counts, sums, squares, highest = np.stack(parts, axis=1)
-    mean = float(sums.sum() / counts.sum())
-    deviation = max(0.0, float(squares.sum() / counts.sum()) - mean**2) ** 0.5
-    return GateActivity(mean, deviation, float(highest.max()))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import NamedTuple
 
 import torch
@@ -11,7 +10,7 @@ from torch import Tensor
 
 from reservoir_hw.backends.simulated.esn import torch_loop
 from reservoir_hw.backends.simulated.esn.torch_loop import TorchWeights
-from reservoir_hw.backends.simulated.kernels.impairment import GraphedLoop, Impairment
+from reservoir_hw.backends.simulated.kernels.impairment import impaired_at
 from reservoir_hw.backends.simulated.nonidealities.noise import LoopTerms
 from reservoir_hw.networks.gated_weights import GatedWeights
 
@@ -40,24 +39,15 @@ def run(weights: GatedTorchWeights, u: Tensor, state: Tensor, loop: LoopTerms | 
     every new state. Nothing is written in place, so that gradients flow to `u`, `state`, and to the weights that
     require them (of a sparse CSR matrix: to everything but W).
     """
-    with torch.autocast(u.device.type, enabled=False):
-        return _run(weights, u, state, Impairment(loop, u))
-
-
-def graphed(weights: GatedTorchWeights) -> GraphedLoop:
-    """`run` of dense weights on a GPU as CUDA graphs, without gradients."""
-    return GraphedLoop(partial(_run, weights))
-
-
-def _run(weights: GatedTorchWeights, u: Tensor, state: Tensor, impairment: Impairment) -> tuple[Tensor, Tensor]:
     states = []
-    for step in range(u.shape[1]):
-        now = torch_loop.of_step(u, step)
-        r = torch.sigmoid(_product(weights.reset, now, state))
-        z = torch.sigmoid(_product(weights.update, now, state))
-        h = torch.tanh(_product(weights.state, now, r * state))
-        state = impairment.apply(z * state + (1 - z) * h, state, step)
-        states.append(state)
+    with torch.autocast(u.device.type, enabled=False):
+        for step in range(u.shape[1]):
+            now = torch_loop.of_step(u, step)
+            r = torch.sigmoid(_product(weights.reset, now, state))
+            z = torch.sigmoid(_product(weights.update, now, state))
+            h = torch.tanh(_product(weights.state, now, r * state))
+            state = impaired_at(loop, z * state + (1 - z) * h, state, step)
+            states.append(state)
     return torch.stack(states, 1), state
 
 

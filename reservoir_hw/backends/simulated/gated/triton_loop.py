@@ -30,16 +30,6 @@ def prepare(members: Sequence[GatedWeights], device: torch.device | str = "cuda"
     return stack([[weights.reset, weights.update, weights.state] for weights in members], device)
 
 
-def run(weights: StackedWeights, u: Tensor, state: Tensor, loop: LoopTerms | None = None) -> tuple[Tensor, Tensor]:
-    """Drive one network with `u` (batch, time, inputs) from `state` (batch, nodes); `loop` acts on every new state.
-
-    Returns the states (batch, time, nodes), row t after input t, and the final state (batch, nodes). For the same batch
-    size the result does not depend on how the time steps are divided among calls, bit for bit.
-    """
-    states, last = run_members(weights, u[None], state[None], [loop])
-    return states[0], last[0]
-
-
 def run_members(
     weights: StackedWeights,
     u: Tensor,

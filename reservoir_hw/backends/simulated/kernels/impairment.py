@@ -2,34 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, TypeAlias
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from reservoir_hw.backends.simulated.engines import TensorLoop
 from reservoir_hw.backends.simulated.nonidealities.noise import LoopTerms
 
 
-class Impairment:
-    """`LoopTerms` as tensors on the device of `like`; None does nothing."""
-
-    additive: Tensor | None = None
-    """(batch, time, nodes)"""
-
-    def __init__(self, terms: LoopTerms | None, like: Tensor) -> None:
-        self._terms = terms
-        if terms is not None:
-            self._keep, self._gain, self.additive = (
-                _on_device(array, like) for array in (terms.keep, terms.gain, terms.additive)
-            )
-
-    def apply(self, x: Tensor, before: Tensor, step: int) -> Tensor:
-        """What becomes of the freshly computed states x (batch, nodes)."""
-        if self._terms is None or self.additive is None:
-            return x
-        return impaired(self._terms, x, before, self._keep, self._gain, self.additive[:, step])
+def impaired_at(terms: LoopTerms | None, x: Tensor, before: Tensor, step: int) -> Tensor:
+    """What the terms, if there are any, make of the fresh states x (batch, nodes) of a step."""
+    if terms is None:
+        return x
+    return impaired(terms, x, before, terms.keep, terms.gain, terms.additive[:, step])
 
 
 def impaired(terms: LoopTerms, x: Tensor, before: Tensor, keep: Tensor, gain: Tensor, additive: Tensor) -> Tensor:
@@ -40,11 +28,6 @@ def impaired(terms: LoopTerms, x: Tensor, before: Tensor, keep: Tensor, gain: Te
     if terms.lsb > 0:
         x = (torch.floor(x / terms.lsb + 0.5) * terms.lsb).clamp(-terms.limit, terms.limit - terms.lsb)
     return x
-
-
-def _on_device(array: Any, like: Tensor) -> Tensor:
-    # A copy: the noise of a graph is written over.
-    return array.to(like.device, copy=True) if isinstance(array, Tensor) else torch.tensor(array, device=like.device)
 
 
 class StackedTerms(NamedTuple):
@@ -97,9 +80,6 @@ def stack_terms(loops: Sequence[LoopTerms | None] | None, like: Tensor, shape: t
 # launched at once.
 
 
-TensorLoop: TypeAlias = Callable[[Tensor, Tensor, Impairment], tuple[Tensor, Tensor]]
-"""Inputs (batch, time, inputs), the state before (batch, nodes) and what acts on each new one -> states, last state."""
-
 # Time steps in one CUDA graph.
 _GRAPH_STEPS = 64
 
@@ -121,18 +101,15 @@ class GraphedLoop:
         """(batch, time, inputs) and (batch, nodes) -> the states (batch, time, nodes) and the last of them."""
         batch, steps, _ = u.shape
         states = u.new_empty((batch, steps, state.shape[1]))
-        additive = Impairment(loop, u).additive
         begin = 0
         while begin < steps:
             # What does not fill a long graph goes step by step through a short one: recorded alike, rounded alike.
             size = _GRAPH_STEPS if steps - begin >= _GRAPH_STEPS else 1
             part = slice(begin, begin + size)
+            here = None if loop is None else loop._replace(additive=loop.additive[:, part])
             key = (batch, size, loop is not None)
             if key not in self._graphs:
-                # The states are of the dtype that was declared, whatever the caller's own model computes in.
-                with torch.autocast(u.device.type, enabled=False):
-                    self._graphs[key] = _Graph(self._loop, u[:, part], state, loop)
-            here = None if additive is None else additive[:, part]
+                self._graphs[key] = _Graph(self._loop, u[:, part], state, here)
             state = self._graphs[key].replay(u[:, part], state, here, states[:, part])
             begin += size
         return states, state
@@ -143,26 +120,24 @@ class _Graph:
 
     def __init__(self, loop: TensorLoop, u: Tensor, state: Tensor, terms: LoopTerms | None) -> None:
         self._u, self._state = u.clone(), state.clone()
-        if terms is not None:
-            terms = terms._replace(additive=terms.additive[:, : u.shape[1]])
-        self._impairment = Impairment(terms, u)
+        self._terms = None if terms is None else terms._replace(additive=terms.additive.clone())
         # A first run outside the recording, on a stream of its own, lets the libraries set themselves up.
         aside = torch.cuda.Stream(u.device)
         aside.wait_stream(torch.cuda.current_stream(u.device))
         with torch.cuda.stream(aside):
-            loop(self._u, self._state, self._impairment)
+            loop(self._u, self._state, self._terms)
         torch.cuda.current_stream(u.device).wait_stream(aside)
         self._graph = torch.cuda.CUDAGraph()
         stream = torch.cuda.Stream(u.device)
         with torch.cuda.device(u.device), torch.cuda.graph(self._graph, stream=stream):
-            self._states, self._last = loop(self._u, self._state, self._impairment)
+            self._states, self._last = loop(self._u, self._state, self._terms)
 
-    def replay(self, u: Tensor, state: Tensor, additive: Tensor | None, out: Tensor) -> Tensor:
+    def replay(self, u: Tensor, state: Tensor, terms: LoopTerms | None, out: Tensor) -> Tensor:
         """Drive with `u` from `state`; fills `out` with the states and returns the last one."""
         self._u.copy_(u)
         self._state.copy_(state)
-        if additive is not None and self._impairment.additive is not None:
-            self._impairment.additive.copy_(additive)
+        if self._terms is not None and terms is not None:
+            self._terms.additive.copy_(terms.additive)
         self._graph.replay()
         out.copy_(self._states)
         return self._last.clone()

@@ -16,6 +16,7 @@ import torch
 from scipy.sparse import issparse
 from torch import Tensor
 
+from reservoir_hw.backends.simulated.engines import JointLoop, TensorLoop
 from reservoir_hw.backends.simulated.kernels.impairment import stack_terms
 from reservoir_hw.backends.simulated.nonidealities.noise import LoopTerms
 from reservoir_hw.networks.weights import EsnWeights
@@ -33,24 +34,18 @@ _TILE = 16
 class StackedWeights:
     """The weights of a population on one device, made by `stack`; `matrices` is 1, or 3 for a gated network.
 
-    `W` (members, matrices, nodes, nodes), or None where the recurrent matrices are CSR: then `starts`
-    (members, matrices, nodes + 1) are places in `columns` and `values`, which hold the rows of all matrices. `W_in`
-    (members, matrices, nodes, inputs) and `bias` (members, matrices, nodes) are float32, `leak` (members, nodes) too;
-    it is None where every rate is 1.
+    `recurrent` are W, starts, columns and values as a kernel takes them. W is (members, matrices, nodes, nodes); where
+    the recurrent matrices are CSR (`sparse`), starts (members, matrices, nodes + 1) are places in columns and values,
+    which hold the rows of all matrices. In the place of what there is not stands the bias: nothing of it is read.
+    `W_in` (members, matrices, nodes, inputs) and `bias` (members, matrices, nodes) are float32, `leak` (members, nodes)
+    too; it is None where every rate is 1.
     """
 
-    W: Tensor | None
-    starts: Tensor | None
-    columns: Tensor | None
-    values: Tensor | None
+    recurrent: tuple[Tensor, Tensor, Tensor, Tensor]
+    sparse: bool
     W_in: Tensor
     bias: Tensor
     leak: Tensor | None
-
-    @property
-    def recurrent(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """W, starts, columns and values as a kernel takes them: of those that there are not it reads nothing."""
-        return tuple(self.bias if t is None else t for t in (self.W, self.starts, self.columns, self.values))  # pyright: ignore[reportReturnType]
 
 
 @torch.inference_mode(False)
@@ -69,25 +64,23 @@ def stack(
         return torch.tensor(np.array(arrays, np.float32), device=device)
 
     matrices = [part.recurrent() for parts in members for part in parts]
-    W = starts = columns = values = None
-    if all(issparse(matrix) for matrix in matrices):
+    bias, leak = tensor("bias"), tensor("leak")[:, -1]
+    sparse = all(issparse(matrix) for matrix in matrices)
+    if sparse:
         csr: list[Any] = matrices
         ends = np.cumsum([0, *(matrix.nnz for matrix in csr)])
         rows = np.array([matrix.indptr.astype(np.int64) + begin for matrix, begin in zip(csr, ends[:-1], strict=True)])
-        starts = torch.tensor(rows, device=device)
         columns = torch.tensor(np.concatenate([matrix.indices for matrix in csr]).astype(np.int32), device=device)
         values = torch.tensor(np.concatenate([matrix.data for matrix in csr]), dtype=stored, device=device)
+        recurrent = (bias, torch.tensor(rows, device=device), columns, values)
     else:
         full = [matrix.toarray() if issparse(matrix) else matrix for matrix in matrices]
-        W = torch.tensor(np.array(full), dtype=stored, device=device)
-    leak = tensor("leak")[:, -1]
+        recurrent = (torch.tensor(np.array(full), dtype=stored, device=device), bias, bias, bias)
     return StackedWeights(
-        W=W,
-        starts=starts,
-        columns=columns,
-        values=values,
+        recurrent=recurrent,
+        sparse=sparse,
         W_in=tensor("W_in"),
-        bias=tensor("bias"),
+        bias=bias,
         leak=leak.contiguous() if bool((leak != 1).any()) else None,
     )
 
@@ -113,9 +106,8 @@ class Form(NamedTuple):
 def form_of(weights: StackedWeights, batch: int) -> Form:
     """The form that suits the sizes; the number of time steps has no part in it, so that chunks round alike."""
     members, matrices, nodes, inputs = weights.W_in.shape
-    if weights.W is None:
-        assert weights.values is not None
-        mean = len(weights.values) / (members * matrices * nodes)
+    if weights.sparse:
+        mean = len(weights.recurrent[-1]) / (members * matrices * nodes)
         return Form(False, 1, 64 if matrices == 1 else 32, min(32, power_of_2(round(mean))), 4)
     width = power_of_2(nodes)
     if batch >= _TILE and members * batch > _SINGLE_SEQUENCES:
@@ -165,13 +157,23 @@ def launch(
     grid = (-(-batch // form.tile), members)
     with torch.cuda.device_of(u):
         if form.resident:
-            resident[grid](weights.W, *pointers, *sizes, BLOCK=form.rows, INPUTS=power_of_2(inputs), **more)
+            resident[grid](weights.recurrent[0], *pointers, *sizes, BLOCK=form.rows, INPUTS=power_of_2(inputs), **more)
         else:
             streamed[grid](
                 *weights.recurrent, *pointers, *sizes, TILE=form.tile, ROWS=form.rows, COLUMNS=form.columns,
-                SPARSE=weights.W is None, PRECISION=_product_precision(), num_stages=1, **more,
+                SPARSE=weights.sparse, PRECISION=_product_precision(), num_stages=1, **more,
             )  # fmt: skip
     return out, out[:, :, -1].clone()
+
+
+def alone(loop: JointLoop) -> TensorLoop:
+    """The loop of one network, from that of a population."""
+
+    def run(u: Tensor, state: Tensor, terms: LoopTerms | None) -> tuple[Tensor, Tensor]:
+        states, last = loop(u[None], state[None], [terms])
+        return states[0], last[0]
+
+    return run
 
 
 def _product_precision() -> str:

@@ -7,7 +7,6 @@ new state before it is fed back, `readout` on what is measured alone.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
 from pydantic import (
@@ -23,39 +22,24 @@ from pydantic import (
 
 from reservoir_hw.core.configuration import Config
 
-
-@dataclass(frozen=True)
-class Preset:
-    """Values for the sections of `nonidealities:`, and where they come from."""
-
-    source: str
-    values: Mapping[str, Mapping[str, Any]]
-
-
-PRESETS: dict[str, Preset] = {
-    "photonic_delay_loop": Preset(
-        source="Optoelectronic delay loops are limited by the signal-to-noise ratio in the loop (Soriano et al. 2013, "
-        "Optics Express 21, 12) and by the resolution of the converters (Soriano et al. 2015, IEEE Trans. Neural "
-        "Netw. Learn. Syst. 26, 388). 40 dB under full scale and 12 bits stand for such a bench; they are typical "
-        "figures, not those of one.",
-        values={"loop": {"noise": 0.01}, "readout": {"bits": 12}},
-    ),
-    "fixed_point_fpga": Preset(
-        source="A small echo state core in gateware: weights Q2.13 (16 bits within ±4), states Q0.15 (16 bits within "
-        "±1); clocked logic has no noise.",
-        values={"loop": {"bits": 16, "weight_bits": 16}, "readout": {"bits": 16}},
-    ),
-    "memristive_film": Preset(
-        source="Estimated from the recordings 011 and 074 of memristive nanowire networks that come with RCbench (D. "
-        "Pilati 2024), relative to the drive of 0.2 V rms: quiet electrodes show 0.2 mV rms, readings come in steps "
-        "of 78 µV (3.9e-4: 13 bits within ±1.6), about one electrode in ten, the ground electrode counted, gets less "
-        "than 1 % of the drive, and what the drive and the other electrodes do not explain is 1 % (median over "
-        "electrodes of recording 011).",
-        values={
-            "loop": {"noise": 0.01, "dead_nodes": 0.1},
-            "readout": {"noise": 0.001, "bits": 13, "range": (-1.6, 1.6)},
-        },
-    ),
+# Values for the sections of `nonidealities:`, by the name of the preset.
+PRESETS: dict[str, Mapping[str, Mapping[str, Any]]] = {
+    # Optoelectronic delay loops are limited by the signal-to-noise ratio in the loop (Soriano et al. 2013, Optics
+    # Express 21, 12) and by the resolution of the converters (Soriano et al. 2015, IEEE Trans. Neural Netw. Learn.
+    # Syst. 26, 388). 40 dB under full scale and 12 bits stand for such a bench; they are typical figures, not those of
+    # one.
+    "photonic_delay_loop": {"loop": {"noise": 0.01}, "readout": {"bits": 12}},
+    # A small echo state core in gateware: weights Q2.13 (16 bits within ±4), states Q0.15 (16 bits within ±1); clocked
+    # logic has no noise.
+    "fixed_point_fpga": {"loop": {"bits": 16, "weight_bits": 16}, "readout": {"bits": 16}},
+    # Estimated from the recordings 011 and 074 of memristive nanowire networks that come with RCbench (D. Pilati 2024),
+    # relative to the drive of 0.2 V rms: quiet electrodes show 0.2 mV rms, readings come in steps of 78 µV (3.9e-4: 13
+    # bits within ±1.6), about one electrode in ten, the ground electrode counted, gets less than 1 % of the drive, and
+    # what the drive and the other electrodes do not explain is 1 % (median over electrodes of recording 011).
+    "memristive_film": {
+        "loop": {"noise": 0.01, "dead_nodes": 0.1},
+        "readout": {"noise": 0.001, "bits": 13, "range": (-1.6, 1.6)},
+    },
 }
 
 
@@ -157,7 +141,7 @@ class Nonidealities(Config):
             raise ValueError(f"unknown preset {name!r}: choose one of {', '.join(PRESETS)}")
         # What is given stands, all of it too: a resolved configuration names every field.
         expanded = dict(data)
-        for section, values in PRESETS[name].values.items():
+        for section, values in PRESETS[name].items():
             given = data.get(section, {})
             if isinstance(given, type(cls.model_fields[section].default)):
                 given = {name: getattr(given, name) for name in given.model_fields_set}
@@ -177,16 +161,15 @@ class Nonidealities(Config):
     def effective(self) -> Nonidealities:
         """The same, with the default for every range, limit and period that nothing uses, and for an unused seed."""
         drive, loop, readout = self.drive, self.loop, self.readout
-        idle = {
-            "drive": () if drive.bits else ("range",),
-            "loop": (
-                *(() if loop.bits else ("limit",)),
-                *(() if loop.weight_bits else ("weight_limit",)),
-                *(() if loop.drift else ("drift_period_steps",)),
-            ),
-            "readout": () if readout.bits or readout.stuck_nodes else ("range",),
+        used = {
+            "drive": {"range": drive.bits},
+            "loop": {"limit": loop.bits, "weight_limit": loop.weight_bits, "drift_period_steps": loop.drift},
+            "readout": {"range": readout.bits or readout.stuck_nodes},
         }
-        update: dict[str, Any] = {name: _with_defaults(getattr(self, name), idle[name]) for name in idle}
+        update: dict[str, Any] = {
+            section: _with_defaults(getattr(self, section), [name for name, user in of.items() if not user])
+            for section, of in used.items()
+        }
         if not self._draws:
             update["seed"] = None
         return self.model_copy(update=update)
@@ -210,12 +193,7 @@ class Nonidealities(Config):
     @property
     def ideal(self) -> bool:
         """Whether nothing departs from the equations."""
-        effective = self.effective
-        return (effective.drive, effective.loop, effective.readout) == (
-            IDEAL_DEVICE.drive,
-            IDEAL_DEVICE.loop,
-            IDEAL_DEVICE.readout,
-        )
+        return self.effective.model_copy(update={"preset": None}) == IDEAL_DEVICE
 
 
 def _with_defaults(section: Config, names: Iterable[str]) -> Config:

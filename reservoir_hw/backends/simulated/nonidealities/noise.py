@@ -3,21 +3,16 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from reservoir_hw.backends.simulated.nonidealities.configuration import Nonidealities
+from reservoir_hw import networks
+from reservoir_hw.backends.simulated.nonidealities.configuration import LoopNonidealities, Nonidealities
 from reservoir_hw.core.errors import ConfigurationError
 from reservoir_hw.core.seeds import generator, step_noise, step_uniform
 from reservoir_hw.core.signal import Quantiser
-
-if TYPE_CHECKING:
-    from reservoir_hw.backends.simulated.nonidealities.configuration import LoopNonidealities
-    from reservoir_hw.networks.gated_weights import GatedWeights
-    from reservoir_hw.networks.weights import EsnWeights
-
 
 Array = NDArray[Any]
 
@@ -168,18 +163,13 @@ class DrawnNonidealities:
 # ---- Weights as a device with few bits holds them.
 
 
-_Weights = TypeVar("_Weights", "EsnWeights", "GatedWeights")
+_Weights = TypeVar("_Weights", "networks.EsnWeights", "networks.GatedWeights")
 
 
 def to_float16(weights: Array) -> Array:
     """The nearest float16 numbers, as float64. Raises `ConfigurationError` beyond ±65504, the largest of them."""
     with np.errstate(over="ignore"):
-        rounded = weights.astype(np.float16)
-    if not np.isfinite(rounded).all():
-        raise ConfigurationError(
-            f"weights reach {np.abs(weights).max():g}, float16 ends at 65504: remove weight_storage, or scale down"
-        )
-    return rounded.astype(np.float64)
+        return _held(weights, weights.astype(np.float16), "float16 ends at 65504")
 
 
 def to_bfloat16(weights: Array) -> Array:
@@ -191,9 +181,13 @@ def to_bfloat16(weights: Array) -> Array:
         bits = np.ascontiguousarray(weights, np.float32).view(np.uint32)
     # To the nearest, ties to even: numpy has no such type.
     rounded = ((bits + 0x7FFF + ((bits >> 16) & 1)) & np.uint32(0xFFFF0000)).view(np.float32)
+    return _held(weights, rounded, "bfloat16 ends at 3.39e38")
+
+
+def _held(weights: Array, rounded: Array, end: str) -> Array:
     if not np.isfinite(rounded).all():
         raise ConfigurationError(
-            f"weights reach {np.abs(weights).max():g}, bfloat16 ends at 3.39e38: remove weight_storage, or scale down"
+            f"weights reach {np.abs(weights).max():g}, {end}: remove weight_storage, or scale down"
         )
     return rounded.astype(np.float64)
 

@@ -168,7 +168,7 @@ def test_a_restored_snapshot_goes_on_bit_for_bit(shift: int, nonidealities: dict
         loop.reset(2)
         loop.run(u[:, :9])
         frozen = loop.snapshot()
-        assert frozen["device.loop"].shape == (2, 23 + shift)
+        assert frozen["device.state"].shape == (2, 23 + shift)
         rest = np.asarray(loop.run(u[:, 9:]))
         loop.reset(1)
         loop.restore(frozen)
@@ -304,7 +304,7 @@ def test_the_loop_masks_as_the_mask_does_to_the_bit(dtype: str, width: int, engi
         np.testing.assert_array_equal(states[0], states[1])
     with DelayLoop(mask, Ikeda(), dtype=dtype, engine=engine) as loop:  # pyright: ignore[reportArgumentType]
         bits = np.dtype(f"u{masked.itemsize}")
-        ours = np.asarray(loop._loop.masked(u if engine == "numba" else torch.from_numpy(u), None))
+        ours = np.asarray(loop._masked(u if engine == "numba" else torch.from_numpy(u)))
         np.testing.assert_array_equal(ours.view(bits), masked.view(bits))
 
 

@@ -22,7 +22,7 @@ STORAGE = {"dense": {}, "sparse": {"connections_per_node": 4}}
 
 
 def small(storage: str, leak=(0.3, 0.9), nodes: int = 60, inputs: int = 3):
-    return draw_weights(nodes, inputs, seed=3, bias_scaling=0.2, leak=leak, **STORAGE[storage])
+    return draw_weights(nodes, inputs, seed=3, bias_scaling=0.2, leak_rate=leak, **STORAGE[storage])
 
 
 @pytest.mark.parametrize("leak", [1.0, (0.3, 0.9)])
@@ -46,7 +46,7 @@ def test_torch_agrees_with_the_kernels(storage, activation, batch, leak, dtype, 
 @pytest.mark.parametrize("own_inputs", [True, False])
 def test_a_population_agrees_with_its_members(own_inputs):
     leaks = (1.0, 0.4, (0.3, 0.9))
-    members = [draw_weights(20, 3, seed=seed, bias_scaling=0.2, leak=leak) for seed, leak in enumerate(leaks)]
+    members = [draw_weights(20, 3, seed=seed, bias_scaling=0.2, leak_rate=leak) for seed, leak in enumerate(leaks)]
     numbers = np.random.default_rng(0)
     u = numbers.uniform(-1, 1, (3 if own_inputs else 1, 4, 15, 3)).astype(np.float32)
     states = numbers.uniform(-1, 1, (3, 4, 20)).astype(np.float32)
@@ -85,14 +85,12 @@ def test_gradients_of_the_dense_weights():
 
 
 @pytest.mark.parametrize("storage", STORAGE)
-def test_chunks_continue_and_an_empty_run_changes_nothing(storage):
+def test_chunks_continue(storage):
     weights = to_torch(small(storage))
     u, state = torch.rand(2, 20, 3), torch.zeros(2, 60)
     whole, final = torch_run(weights, u, state)
     first, middle = torch_run(weights, u[:, :7], state)
-    nothing, middle = torch_run(weights, u[:, 7:7], middle)
     second, last = torch_run(weights, u[:, 7:], middle)
-    assert nothing.shape == (2, 0, 60)
     torch.testing.assert_close(torch.cat((first, second), 1), whole)
     torch.testing.assert_close(last, final)
 

@@ -365,7 +365,7 @@ def test_files_that_are_no_weights_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match="cannot be read"):
         GatedWeights.load(path)
     draw_weights(5, 1, seed=0).save(path)
-    with pytest.raises(ConfigurationError, match="not a weights file of a gated_esn"):
+    with pytest.raises(ConfigurationError, match=r"not a weights file of reservoir_hw\.gated_esn_weights, version 1: "):
         GatedWeights.load(path)
     save_file({"state.W": np.eye(3)}, path, metadata={"format": "reservoir_hw.gated_esn_weights", "version": "1"})
     with pytest.raises(ConfigurationError, match="damaged"):
@@ -412,7 +412,7 @@ def test_weights_that_do_not_fit_together_are_refused() -> None:
     with pytest.raises(ConfigurationError, match="the update weights are for 6 nodes and 1 inputs"):
         GatedWeights(five, five, six)
     with pytest.raises(ConfigurationError, match="the reset weights have a leak"):
-        GatedWeights(five, draw_weights(5, 1, seed=0, leak=0.5), five)
+        GatedWeights(five, draw_weights(5, 1, seed=0, leak_rate=0.5), five)
 
 
 @pytest.mark.parametrize(

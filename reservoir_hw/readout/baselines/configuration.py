@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Protocol, Self
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
-import numpy as np
 from pydantic import Field, PositiveInt, model_validator
 
 from reservoir_hw.core.configuration import Config
@@ -21,30 +20,10 @@ if TYPE_CHECKING:
     from reservoir_hw.readout.models.token_model import TokenModel
 
 
-class Baseline(Protocol):
-    """What an experiment asks of a baseline: to learn from and to answer for whole splits.
-
-    Inputs are (batch, time, inputs), targets and outputs (batch, time, outputs), symbols (batch, time).
-    """
-
-    scale: Literal["scores", "probabilities"]
-
-    def fit(self, inputs: np.ndarray, targets: np.ndarray, symbols: np.ndarray | None) -> Any:
-        """Learn from the training split."""
-
-    def predict(self, inputs: np.ndarray, symbols: np.ndarray | None) -> np.ndarray:
-        """Outputs for a split."""
-        ...
-
-
 class BaselineConfig(Config):
     """What every kind of baseline can be told. A kind adds `kind: Literal["..."]` and its own fields."""
 
     kind: Any
-
-    @abstractmethod
-    def build(self) -> Baseline:
-        """Make the baseline, untrained."""
 
     def check_task(self, task: Task) -> None:
         """Raise `ConfigurationError` where this baseline cannot be run on this task."""
@@ -61,11 +40,9 @@ class BaselineConfig(Config):
                 f"baseline {self.kind} learns from every step, and some have no target: take nvar, volterra or esn"
             )
 
+    @abstractmethod
     def evaluate(self, task: Task) -> Evaluation:
-        """Train a baseline on a task, and judge it."""
-        baseline = self.build()
-        baseline.fit(task.train.inputs, task.train.targets, task.train.symbols)
-        return task.evaluate(baseline.predict(task.test.inputs, task.test.symbols), baseline.scale)
+        """Train the baseline on a task, and judge it."""
 
     @property
     def label(self) -> str:

@@ -16,14 +16,10 @@ from reservoir_hw import Experiment
 from reservoir_hw.core.configuration import Document
 from reservoir_hw.core.errors import ConfigurationError, InputRangeError, ReservoirError, ShapeError
 from reservoir_hw.readout import LMSReadout, NotSolved, RidgeReadout, RLSReadout
-from reservoir_hw.readout.baselines import FirBaseline
-from reservoir_hw.readout.baselines.fir import FirConfig
 from reservoir_hw.readout.linear.online import LmsConfig, RlsConfig
 from reservoir_hw.readout.linear.ridge import RidgeConfig
 
-CONFIGS: dict[Any, Any] = {
-    RidgeReadout: RidgeConfig, RLSReadout: RlsConfig, LMSReadout: LmsConfig, FirBaseline: FirConfig,
-}  # fmt: skip
+CONFIGS: dict[Any, Any] = {RidgeReadout: RidgeConfig, RLSReadout: RlsConfig, LMSReadout: LmsConfig}
 CLASSES = [RidgeReadout, RLSReadout, LMSReadout]
 KINDS: dict[str, Callable[..., Any]] = {
     "ridge": lambda **keys: RidgeReadout("kfold", block_steps=7, folds=4, **keys),

@@ -12,6 +12,7 @@ from pydantic import Field, NonNegativeInt
 from reservoir_hw.core.channels import Channels
 from reservoir_hw.core.configuration import Config
 from reservoir_hw.core.errors import ConfigurationError
+from reservoir_hw.core.reservoir_config import ReservoirConfig
 from reservoir_hw.tasks.task import Task
 
 
@@ -29,15 +30,18 @@ class ReadoutConfig(Config):
     needs_reservoir: ClassVar[bool] = True
     """Whether an experiment has to name one."""
 
+    named: ClassVar[str] = ""
+    """A short name for tables and figures, with fields in braces; empty where that of the reservoir says enough."""
+
     @property
     def label(self) -> str:
-        """A short name for tables and figures, empty where the name of the reservoir says enough."""
-        return ""
+        """`named`, with the values of this one."""
+        return self.named.format_map(dict(self))
 
     @property
     def layers_of_reservoirs(self) -> int:
         """How many layers drive a reservoir: the same one, or each its own."""
-        return 1
+        return int(self.needs_reservoir)
 
     def channels(self, task: Task) -> Channels:
         """What the reservoir is driven with."""
@@ -51,6 +55,22 @@ class GradientReadoutConfig(ReadoutConfig):
     training: dict[str, Any] = Field(
         default={}, description="keys of training.gradient that have other values for this model"
     )
+
+    def reservoirs(self, reservoir: ReservoirConfig, channels: Channels) -> list[ReservoirConfig]:
+        """The reservoirs to open for a model that drives them with these channels.
+
+        Raises `ConfigurationError` where the section `reservoir` does not fit.
+        """
+        del reservoir, channels
+        return []
+
+    def twins(self, channels: Channels) -> list[ReservoirConfig]:
+        """The twin to open, or nothing."""
+        del channels
+        return []
+
+    def check_gradient(self, reservoir: ReservoirConfig, channels: Channels) -> None:
+        """Raise `ConfigurationError` where no gradient can pass, as far as the configuration tells."""
 
 
 class Readout(Protocol):

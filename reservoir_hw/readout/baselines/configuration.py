@@ -62,6 +62,7 @@ class TransformerConfig(TokenModelConfig):
     """The character transformer of Köster & Uchida 2026, section II.C."""
 
     kind: Literal["transformer"]
+    named = "transformer({layers}×{embedding})"
     embedding: PositiveInt = 16
     hidden: PositiveInt = 64
     heads: PositiveInt = 4
@@ -69,13 +70,7 @@ class TransformerConfig(TokenModelConfig):
     dropout: Rate = 0.1
     causal: bool = Field(default=True, description="false: as published, which needs gradient.predict: last")
 
-    @property
-    def label(self) -> str:
-        """transformer(layers×embedding)."""
-        return f"transformer({self.layers}×{self.embedding})"
-
-    def _make(self, vocabulary: int, layers: Sequence[ReservoirLayer], context: int) -> TokenModel:
-        del layers
+    def _make(self, vocabulary: int, _layers: Sequence[ReservoirLayer], context: int, /) -> TokenModel:
         from reservoir_hw.readout.baselines.transformer import CharTransformer
 
         return CharTransformer(vocabulary, context=context, **self.model_dump(exclude=_NOT_OF_THE_MODEL))
@@ -85,6 +80,7 @@ class GptConfig(TokenModelConfig):
     """The decoder of GPT-2, at any size."""
 
     kind: Literal["gpt"]
+    named = "gpt({layers}×{width})"
     width: PositiveInt
     layers: PositiveInt
     heads: PositiveInt = 4
@@ -96,13 +92,7 @@ class GptConfig(TokenModelConfig):
             raise ValueError(f"width {self.width} cannot be divided among {self.heads} heads: it must be a multiple")
         return self
 
-    @property
-    def label(self) -> str:
-        """gpt(layers×width)."""
-        return f"gpt({self.layers}×{self.width})"
-
-    def _make(self, vocabulary: int, layers: Sequence[ReservoirLayer], context: int) -> TokenModel:
-        del layers
+    def _make(self, vocabulary: int, _layers: Sequence[ReservoirLayer], context: int, /) -> TokenModel:
         from reservoir_hw.readout.baselines.transformer import Gpt
 
         return Gpt(vocabulary, context=context, **self.model_dump(exclude=_NOT_OF_THE_MODEL))
@@ -111,20 +101,16 @@ class GptConfig(TokenModelConfig):
 class RecurrentConfig(TokenModelConfig):
     """A trained recurrence, of the cell that `kind` names."""
 
+    named = "{kind}({hidden})"
+
     hidden: PositiveInt
     embedding: PositiveInt | None = Field(default=None, description="channels; null: tokens are one-hot")
     layers: PositiveInt = 1
     dropout: Rate = 0.0
 
-    @property
-    def label(self) -> str:
-        """lstm(hidden) or gru(hidden)."""
-        return f"{self.kind}({self.hidden})"
-
-    def _make(self, vocabulary: int, layers: Sequence[ReservoirLayer], context: int) -> TokenModel:
+    def _make(self, vocabulary: int, _layers: Sequence[ReservoirLayer], _context: int, /) -> TokenModel:
         from reservoir_hw.readout.baselines.recurrent import RecurrentLM
 
-        del layers, context
         return RecurrentLM(vocabulary, cell=self.kind, **self.model_dump(exclude=_NOT_OF_THE_MODEL))
 
 
@@ -172,8 +158,7 @@ class SrnConfig(TokenModelConfig):
         simpler = {f"stage-{share:g}": task.training_words(share) for share in (0, whole / 3, 2 * whole / 3)}
         return {**simpler, f"stage-{whole:g}": task.tokens.tokens_train}
 
-    def _make(self, vocabulary: int, layers: Sequence[ReservoirLayer], context: int) -> TokenModel:
+    def _make(self, vocabulary: int, _layers: Sequence[ReservoirLayer], _context: int, /) -> TokenModel:
         from reservoir_hw.readout.baselines.recurrent import SRN
 
-        del layers, context
         return SRN(vocabulary, **self.model_dump(exclude={*_NOT_OF_THE_MODEL, "stages"}))

@@ -10,12 +10,14 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 import numpy.typing as npt
+from safetensors.numpy import save_file
 
 from reservoir_hw.core import arrays
 from reservoir_hw.core.configuration import Document, validate
 from reservoir_hw.core.errors import ConfigurationError, ShapeError
+from reservoir_hw.core.files import read_tensors, write_tensors
 from reservoir_hw.readout.linear.configuration import LinearConfig
-from reservoir_hw.readout.linear.linear_form import LinearForm, read_readout, write_readout
+from reservoir_hw.readout.linear.linear_form import LinearForm
 from reservoir_hw.readout.linear.training_chunks import (
     Chunk,
     ChunkSource,
@@ -49,7 +51,6 @@ class LeastSquaresReadout(ABC):
     input_connection: bool
     washout: int
     n_samples_: int
-    node_names_: tuple[str, ...] | None
     repetitions_: int
     _largest: ClassVar[float]
     """States, inputs and targets above this are refused."""
@@ -60,7 +61,6 @@ class LeastSquaresReadout(ABC):
         for name in parameters:
             value = getattr(declared, name)
             setattr(self, name, np.array(value, np.float64) if isinstance(value, list) else value)
-        self.node_names_ = None
         self.repetitions_ = 1
         self.reset()
 
@@ -180,29 +180,22 @@ class LeastSquaresReadout(ABC):
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write weights, settings and figures as safetensors; an existing file is replaced as a whole."""
         nodes = self._require_solution("save").nodes
-        names = self.node_names_
-        if names is not None and len(names) != nodes:
-            raise ConfigurationError(f"node_names_ has {len(names)} names for {nodes} nodes")
-        arrays, facts = self._memory()
         form = self.linear_form()
-        write_readout(
-            path,
-            {"weights": form.weights, "bias": form.bias, **arrays},
-            {
-                "settings": self._settings(),
-                "report": self.report_,
-                "nodes": nodes,
-                "node_names": None if names is None else list(names),
-                "repetitions": self.repetitions_,
-                **facts,
-            },
-            self.kind,
-        )
+        arrays, facts = self._memory()
+        facts |= {
+            "settings": self._settings(),
+            "report": self.report_,
+            "nodes": nodes,
+            "repetitions": self.repetitions_,
+        }
+        arrays |= {"weights": form.weights, "bias": form.bias}
+        arrays = {name: np.ascontiguousarray(array) for name, array in arrays.items()}
+        write_tensors(path, save_file, arrays, facts, f"{self.kind} readout")
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Self:
         """A readout that predicts as the saved one does; raises ConfigurationError for any other file."""
-        arrays, facts = read_readout(path, cls.kind)
+        arrays, facts = read_tensors(path, "numpy", f"{cls.kind} readout")
         try:
             readout = cls(**facts["settings"])
             outputs, features = arrays["weights"].shape
@@ -210,8 +203,6 @@ class LeastSquaresReadout(ABC):
             if not 0 < nodes <= features or readout.input_connection != (features > nodes):
                 raise ValueError(f"it has {features} features, {nodes} nodes and {readout.input_connection=}")
             readout.n_samples_ = int(facts["report"]["samples"])
-            names = facts["node_names"]
-            readout.node_names_ = None if names is None else tuple(names)
             readout.repetitions_ = int(facts["repetitions"])
             readout._remember(arrays, facts, Widths(nodes, features - nodes, outputs))
         except (KeyError, TypeError, ValueError) as error:

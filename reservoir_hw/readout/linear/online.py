@@ -70,7 +70,6 @@ class OnlineReadout(LeastSquaresReadout):
     bias_ : (outputs,).
     n_samples_ : Rows learned from.
     report_ : Figures for the provenance, ready for JSON.
-    node_names_ : None, or names of the nodes, set by the caller; saved with the weights.
     repetitions_ : Drives that each state was the mean of, set by the caller; saved with the weights.
 
     A loaded readout goes on learning as the saved one would, with new sequences.

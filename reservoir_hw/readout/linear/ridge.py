@@ -148,7 +148,6 @@ class RidgeReadout(LeastSquaresReadout):
         report_: All of these figures and what is remarkable about them (`notes`), ready for JSON.
         scale_: Mean (`centre`) and standard deviation (`spread`) of the features (features,) learned from, with any
             solver and with or without standardisation; None where a file does not say.
-        node_names_: None, or names of the nodes, set by the caller; saved with the weights.
         repetitions_: Drives that each state was the mean of, set by the caller; saved with the weights.
 
     States may be torch tensors on any device that has float64. With solver "normal" the normal equations are summed

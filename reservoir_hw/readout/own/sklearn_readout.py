@@ -6,15 +6,18 @@ import os
 from typing import Any, Self
 
 import numpy as np
+from safetensors.numpy import save_file
 
 from reservoir_hw.core.errors import ConfigurationError
+from reservoir_hw.core.files import read_tensors, write_tensors
 from reservoir_hw.core.functions import import_function
-from reservoir_hw.readout.linear.linear_form import FeatureScale, LinearForm, read_readout, write_readout
+from reservoir_hw.readout.linear.linear_form import FeatureScale, LinearForm
 from reservoir_hw.readout.linear.training_chunks import Widths
 from reservoir_hw.readout.own.gathered import GatheredReadout, settings_of
 
 # Rows on which a linear form must answer as the estimator does, and how far it may be off.
 _TRIED, _OFF = 1000, 1e-6
+_FORM = "sklearn readout"
 
 
 class SklearnReadout(GatheredReadout):
@@ -88,7 +91,7 @@ class SklearnReadout(GatheredReadout):
         """What the estimator computes as W x + b, if that is what it computes."""
         tried = features[:: -(-len(features) // _TRIED)]
         bias = self._answers(np.zeros((1, features.shape[1])))[0]
-        weights = (self._answers(np.eye(features.shape[1])) - bias).T
+        weights = np.ascontiguousarray((self._answers(np.eye(features.shape[1])) - bias).T)
         expected = self._answers(tried)
         if np.abs(tried @ weights.T + bias - expected).max() > _OFF * max(np.abs(expected).max(), 1e-30):
             return None
@@ -167,12 +170,12 @@ class SklearnReadout(GatheredReadout):
             "outputs": widths.outputs,
             "repetitions": self.repetitions_,
         }
-        write_readout(path, arrays, facts, "sklearn")
+        write_tensors(path, save_file, arrays, facts, _FORM)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Self:
         """The readout of a file. Raises `ConfigurationError` for one that is not linear: its fit is in no file."""
-        arrays, facts = read_readout(path, "sklearn")
+        arrays, facts = read_tensors(path, "numpy", _FORM)
         readout = cls(settings_of(facts["settings"]))
         if not arrays:
             raise ConfigurationError(

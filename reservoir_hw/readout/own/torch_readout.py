@@ -14,13 +14,14 @@ import torch
 from torch import Tensor, nn
 
 from reservoir_hw.core.errors import ConfigurationError, ReservoirError
+from reservoir_hw.core.files import read_tensors
 from reservoir_hw.core.functions import import_function, source_of, without_digest
 from reservoir_hw.readout.linear.configuration import NotSolved
 from reservoir_hw.readout.linear.linear_form import FeatureScale
 from reservoir_hw.readout.linear.training_chunks import Widths
 from reservoir_hw.readout.models.token_model import evaluating
 from reservoir_hw.readout.own.gathered import GatheredReadout, settings_of
-from reservoir_hw.readout.training.folder import WEIGHTS, load_weights, read_tensors, save_weights
+from reservoir_hw.readout.training.folder import WEIGHTS, load_weights, save_weights
 from reservoir_hw.readout.training.loop import OnProgress, TrainingResult
 from reservoir_hw.readout.training.on_examples import train
 from reservoir_hw.readout.training.options import TrainingOptions
@@ -226,7 +227,7 @@ class TorchReadout(GatheredReadout):
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Self:
         """The trained readout of a file. Raises `ConfigurationError` where its class is not what it was."""
-        _, facts = read_tensors(Path(path), WEIGHTS)
+        _, facts = read_tensors(path, "pt", WEIGHTS)
         readout = cls(settings_of(facts["readout"]))
         target = readout.config.module
         readout._source = source_of(target, "module", "class")

@@ -13,8 +13,9 @@ from torch.optim import Optimizer
 
 from reservoir_hw.core import provenance
 from reservoir_hw.core.errors import ConfigurationError
+from reservoir_hw.core.files import read_tensors
 from reservoir_hw.core.provenance import first_change
-from reservoir_hw.readout.training.folder import WEIGHTS, TrainingFolder, read_tensors
+from reservoir_hw.readout.training.folder import WEIGHTS, TrainingFolder
 from reservoir_hw.readout.training.identity import FrozenTensors, change_of_constants, constants_of, trained_names
 from reservoir_hw.readout.training.optimizer import Work, first_difference, put_state, put_weights, split_state
 from reservoir_hw.readout.training.options import DECIDE_ORDER
@@ -130,7 +131,7 @@ class Checkpoints:
         """The weights of the best step may be lost: then the best of the steps that follow counts."""
         lost = ""
         try:
-            read_tensors(self._folder.best, WEIGHTS)
+            read_tensors(self._folder.best, "pt", WEIGHTS)
         except ConfigurationError as error:
             lost = str(error)
         if self._processes.largest(int(bool(lost))):

@@ -18,11 +18,12 @@ from torch import Tensor
 
 from reservoir_hw.core import provenance
 from reservoir_hw.core.errors import ConfigurationError, InputRangeError, ReservoirError
+from reservoir_hw.core.files import read_tensors
 from reservoir_hw.core.interrupts import StopRequests, stop_by
 from reservoir_hw.readout.models.token_model import evaluating
 from reservoir_hw.readout.training.checkpoints import Checkpoints, Position
 from reservoir_hw.readout.training.examples import Examples, Rows
-from reservoir_hw.readout.training.folder import WEIGHTS, TrainingFolder, read_tensors, save_weights
+from reservoir_hw.readout.training.folder import WEIGHTS, TrainingFolder, save_weights
 from reservoir_hw.readout.training.history import Progress, Row
 from reservoir_hw.readout.training.optimizer import Batch, Hooks, Work, make_optimizer, put_weights, set_learning_rate
 from reservoir_hw.readout.training.processes import TrainingProcesses
@@ -264,7 +265,7 @@ class _Training:
             if self._best_weights is not None:
                 put_weights(objective.trained, self._best_weights, "the best step")
             elif folder is not None:
-                put_weights(objective.trained, read_tensors(folder.best, WEIGHTS)[0], str(folder.best))
+                put_weights(objective.trained, read_tensors(folder.best, "pt", WEIGHTS)[0], str(folder.best))
         if folder is not None and self._processes.is_first:
             save_weights(objective.trained, folder.weights, step=state.step)
             folder.draw(self._history)

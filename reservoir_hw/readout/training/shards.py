@@ -19,13 +19,13 @@ from torch import Tensor, nn
 
 from reservoir_hw.core import provenance
 from reservoir_hw.core.errors import ConfigurationError, ShapeError
+from reservoir_hw.core.files import checksum
 from reservoir_hw.core.locks import owned
 from reservoir_hw.core.provenance import first_change, plain
 from reservoir_hw.core.store import Region, StateStore
 from reservoir_hw.readout.models.token_model import evaluating
 from reservoir_hw.readout.training.estimate import DriveEstimate, estimate_harvest
 from reservoir_hw.readout.training.examples import Windows, counted_targets, digest_of
-from reservoir_hw.readout.training.folder import checksum
 from reservoir_hw.readout.training.identity import reservoirs_of, upstream_constants
 from reservoir_hw.readout.training.noise import NoiseOf
 from reservoir_hw.readout.training.optimizer import weights_of

@@ -221,7 +221,6 @@ def test_a_loaded_readout_is_the_one_that_was_saved(kind: str, tmp_path: Path) -
     inputs = states[:, :2] ** 2
     extra = {"per_output": True, "alphas": np.logspace(-4, 4, 17)} if kind in ("ridge", "qr") else {}
     readout = KINDS[kind](washout=5, input_connection=True, **extra).fit(given[:400], targets[:400], inputs[:400])
-    readout.node_names_ = tuple(f"node {i}" for i in range(given.shape[1]))
     readout.repetitions_ = 16
     path = tmp_path / "readout.safetensors"
     path.write_text("something older")
@@ -230,7 +229,7 @@ def test_a_loaded_readout_is_the_one_that_was_saved(kind: str, tmp_path: Path) -
     loaded = type(readout).load(path)
     np.testing.assert_array_equal(loaded.predict(given, inputs), readout.predict(given, inputs))
     assert (repr(loaded), loaded.report_) == (repr(readout), readout.report_)
-    assert (loaded.node_names_, loaded.repetitions_, loaded.n_samples_) == (readout.node_names_, 16, 395)
+    assert (loaded.repetitions_, loaded.n_samples_) == (16, 395)
     if kind in ("ridge", "qr"):
         for name in ("alpha_", "alphas_", "scores_", "dead_nodes_", "dead_inputs_", "rank_", "condition_"):
             np.testing.assert_array_equal(getattr(loaded, name), getattr(readout, name))
@@ -242,9 +241,6 @@ def test_a_loaded_readout_is_the_one_that_was_saved(kind: str, tmp_path: Path) -
     other_class = CLASSES[CLASSES.index(type(readout)) - 1]
     with pytest.raises(ConfigurationError, match=f"no {other_class.kind} readout"):
         other_class.load(path)
-    readout.node_names_ = ("too", "few")
-    with pytest.raises(ConfigurationError, match=rf"2 names for {given.shape[1]} nodes"):
-        readout.save(path)
 
 
 @pytest.mark.parametrize("made", CLASSES)
@@ -266,6 +262,6 @@ def test_a_wrong_file_is_refused(made: Any, tmp_path: Path) -> None:
     wrong.write_bytes(good.replace(b'"version":"1"', b'"version":"9"'))
     with pytest.raises(ConfigurationError, match="version 9"):
         made.load(wrong)
-    for path, message in ((tmp_path / "missing", "there is no readout file"), (tmp_path, "cannot be read")):
+    for path, message in ((tmp_path / "missing", "there is no file"), (tmp_path, "cannot be read")):
         with pytest.raises(ConfigurationError, match=message):
             made.load(path)

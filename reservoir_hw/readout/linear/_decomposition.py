@@ -98,11 +98,8 @@ class Spectrum:
 
     def weights_for_each(self, alphas: Array) -> Array:
         """The weights for every alpha of a grid: (kept, alphas, outputs)."""
-        return times(self.vectors, self.filtered(alphas))
-
-    def filtered(self, alphas: Array) -> Array:
-        """(Λ + alpha)⁻¹ Vᵀ Aᵀ Y, the weights in the basis V: (k, alphas, outputs)."""
-        return self.moments[:, None, :] / (self.values[:, None] + alphas)[:, :, None]
+        # In the basis V: (k, alphas, outputs).
+        return times(self.vectors, self.moments[:, None, :] / (self.values[:, None] + alphas)[:, :, None])
 
     def condition(self, alpha: npt.ArrayLike) -> Array:
         """Ratio of the largest to the smallest singular value of the design stacked on √alpha · 1, for each alpha.

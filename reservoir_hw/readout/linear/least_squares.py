@@ -122,26 +122,31 @@ class LeastSquaresReadout(ABC):
     def report_(self) -> dict[str, Any]:
         """What to know about the last fit, ready for JSON. Raises NotSolved before there is a solution."""
 
-    @abstractmethod
+    @property
+    def weights_(self) -> npt.NDArray[np.float64]:
+        """(outputs, features), in units of the raw features. Raises NotSolved before there is a solution."""
+        return self._solved("weights_").weights
+
+    @property
+    def bias_(self) -> npt.NDArray[np.float64]:
+        """(outputs,). Raises NotSolved before there is a solution."""
+        return self._solved("bias_").bias
+
     def linear_form(self) -> LinearForm:
         """Weights and bias in units of the raw features, copied. Raises NotSolved before there is a solution."""
+        form = self._solved("export")
+        return form._replace(weights=form.weights.copy(), bias=form.bias.copy())
 
-    def predict(
-        self,
-        states: Any,
-        inputs: Any | None = None,
-        out: Any | None = None,
-    ) -> Any:
+    def predict(self, states: Any, inputs: Any | None = None) -> Any:
         """Outputs (..., outputs) for states (..., nodes), whatever the leading axes: batch, time, both, none.
 
         float32 states (and inputs) give float32, computed in float32, or in float64 where large weights cancel that
-        float32 would not hold; everything else float64. `out` is filled and returned if given; it must have exactly
-        that shape and dtype. Nothing is learned.
+        float32 would not hold; everything else float64. Nothing is learned.
 
         States that are a torch tensor give a tensor on the same device, computed there.
         """
-        widths = self._require_solution("predict")
-        nodes = widths.nodes
+        form = self._solved("predict")
+        nodes = form.nodes
         x = numeric(states, "states")
         u = None if inputs is None else numeric(inputs, "inputs")
         if x.ndim == 0 or x.shape[-1] != nodes:
@@ -152,45 +157,31 @@ class LeastSquaresReadout(ABC):
                 if self.input_connection
                 else "this readout was trained without the inputs: call predict with states only"
             )
-        if u is not None and u.shape != (*x.shape[:-1], widths.inputs):
+        if u is not None and u.shape != (*x.shape[:-1], form.inputs):
             raise ShapeError(
-                f"inputs must be {(*x.shape[:-1], widths.inputs)} beside states {tuple(x.shape)}, got {tuple(u.shape)}"
+                f"inputs must be {(*x.shape[:-1], form.inputs)} beside states {tuple(x.shape)}, got {tuple(u.shape)}"
             )
         single = arrays.is_single(x) and (u is None or arrays.is_single(u))
         dtype = np.dtype(np.float32 if single else np.float64)
-        shape = (*x.shape[:-1], widths.outputs)
-        if out is not None and not _is_as(out, shape, dtype, x):
-            raise ShapeError(f"out must be {shape} {dtype} beside these states, got {tuple(out.shape)} {out.dtype}")
         computed = np.dtype(np.float64) if self._loses_in_single else dtype
-        weights, bias = (arrays.like(array, x) for array in self._by_feature(computed))
-        library: Any = arrays.import_torch("this readout") if arrays.is_tensor(x) else np
-        in_place = out if computed == dtype else None
-        result = library.matmul(arrays.in_precision(x, computed), weights[:nodes], out=in_place)
+        weights, bias = (arrays.like(array, x) for array in self._by_feature(form, computed))
+        result = arrays.in_precision(x, computed) @ weights[:nodes]
         if u is not None:
             result += arrays.in_precision(arrays.like(u, x), computed) @ weights[nodes:]
         result += bias
-        if computed == dtype:
-            return result
-        result = arrays.in_precision(result, dtype)
-        if out is None:
-            return result
-        out[...] = result
-        return out
+        return arrays.in_precision(result, dtype)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write weights, settings and figures as safetensors; an existing file is replaced as a whole."""
-        nodes = self._require_solution("save").nodes
-        form = self.linear_form()
+        form = self._solved("save")
         arrays, facts = self._memory()
         facts |= {
             "settings": self._settings(),
             "report": self.report_,
-            "nodes": nodes,
+            "nodes": form.nodes,
             "repetitions": self.repetitions_,
         }
-        arrays |= {"weights": form.weights, "bias": form.bias}
-        arrays = {name: np.ascontiguousarray(array) for name, array in arrays.items()}
-        write_tensors(path, save_file, arrays, facts, f"{self.kind} readout")
+        write_tensors(path, save_file, form.arrays() | arrays, facts, f"{self.kind} readout")
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Self:
@@ -198,13 +189,9 @@ class LeastSquaresReadout(ABC):
         arrays, facts = read_tensors(path, "numpy", f"{cls.kind} readout")
         try:
             readout = cls(**facts["settings"])
-            outputs, features = arrays["weights"].shape
-            nodes = int(facts["nodes"])
-            if not 0 < nodes <= features or readout.input_connection != (features > nodes):
-                raise ValueError(f"it has {features} features, {nodes} nodes and {readout.input_connection=}")
             readout.n_samples_ = int(facts["report"]["samples"])
             readout.repetitions_ = int(facts["repetitions"])
-            readout._remember(arrays, facts, Widths(nodes, features - nodes, outputs))
+            readout._remember(arrays, facts, LinearForm.of_arrays(arrays, int(facts["nodes"])))
         except (KeyError, TypeError, ValueError) as error:
             raise ConfigurationError(f"{os.fspath(path)} is not a complete {cls.kind} readout: {error!r}") from error
         return readout
@@ -214,6 +201,9 @@ class LeastSquaresReadout(ABC):
         return f"{type(self).__name__}({given})"
 
     # ---- what kinds of readouts add
+
+    _learns_on_device = False
+    """Whether it learns from tensors where they are; else they are copied to the CPU."""
 
     _loses_in_single = False
     """Whether float32 would lose too much of the outputs, or nobody knows how much they move."""
@@ -227,30 +217,25 @@ class LeastSquaresReadout(ABC):
         """Compute the weights."""
 
     @abstractmethod
-    def _require_solution(self, wanted_for: str) -> Widths:
-        """The widths of the solution. Raises NotSolved where there is none."""
+    def _solved(self, wanted_for: str) -> LinearForm:
+        """The solution, not copied. Raises NotSolved where there is none."""
 
-    @abstractmethod
-    def _by_feature(self, dtype: np.dtype) -> tuple[npt.NDArray, npt.NDArray]:
-        """Weights (features, outputs) and bias (outputs,), standardisation folded in."""
+    def _by_feature(self, form: LinearForm, dtype: np.dtype) -> tuple[npt.NDArray, npt.NDArray]:
+        """Weights (features, outputs) and bias (outputs,)."""
+        return form.weights.T.astype(dtype, copy=False), form.bias.astype(dtype, copy=False)
 
     @abstractmethod
     def _memory(self) -> tuple[dict[str, npt.NDArray], dict[str, Any]]:
         """What the file holds besides what all readouts have: arrays, and facts for JSON."""
 
     @abstractmethod
-    def _remember(self, arrays: Mapping[str, npt.NDArray], facts: Mapping[str, Any], widths: Widths) -> None:
+    def _remember(self, arrays: Mapping[str, npt.NDArray], facts: Mapping[str, Any], form: LinearForm) -> None:
         """Take over the solution of a file. Raises KeyError, TypeError or ValueError if it does not fit together."""
 
     def _new_position(self) -> SequencePosition:
         return SequencePosition(self.washout)
 
     # ---- how
-
-    @property
-    def _learns_on_device(self) -> bool:
-        """Whether it learns from tensors where they are; else they are copied to the CPU."""
-        return False
 
     def _checked(self, chunk: Chunk) -> tuple[Columns, int]:
         """A chunk that fits what came before, and how many of its steps are washed out."""
@@ -270,9 +255,3 @@ class LeastSquaresReadout(ABC):
         """The constructor's arguments, ready for JSON."""
         settings = {name: getattr(self, name) for name in inspect.signature(type(self)).parameters}
         return {name: value.tolist() if isinstance(value, np.ndarray) else value for name, value in settings.items()}
-
-
-def _is_as(out: Any, shape: tuple[int, ...], dtype: np.dtype, states: Any) -> bool:
-    """Whether answers to these states can be written to `out`."""
-    there = getattr(out, "device", None) == states.device if arrays.is_tensor(states) else isinstance(out, np.ndarray)
-    return there and tuple(out.shape) == shape and str(out.dtype).removeprefix("torch.") == dtype.name

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Self
 
@@ -69,6 +69,21 @@ class LinearForm(NamedTuple):
     def inputs(self) -> int:
         """How many of the features are inputs."""
         return self.weights.shape[1] - self.nodes
+
+    def arrays(self) -> dict[str, Array]:
+        """What a file keeps of it."""
+        found = {"weights": np.ascontiguousarray(self.weights), "bias": self.bias}
+        if self.scale is not None:
+            found |= {"centre": self.scale.centre, "spread": self.scale.spread}
+        if self.target_spread is not None:
+            found["target_spread"] = self.target_spread
+        return found
+
+    @classmethod
+    def of_arrays(cls, arrays: Mapping[str, Array], nodes: int) -> Self:
+        """What was kept. Raises `KeyError` where it is incomplete."""
+        scale = FeatureScale(arrays["centre"], arrays["spread"]) if "centre" in arrays else None
+        return cls(arrays["weights"], arrays["bias"], nodes, scale, arrays.get("target_spread"))
 
 
 SINGLE_LIMIT = 1e-4

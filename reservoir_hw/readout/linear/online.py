@@ -150,26 +150,10 @@ class OnlineReadout(LeastSquaresReadout):
     # ---- using
 
     @property
-    def weights_(self) -> Array:
-        """(outputs, features)."""
-        return self.linear_form().weights
-
-    @property
-    def bias_(self) -> Array:
-        """(outputs,)."""
-        return self.linear_form().bias
-
-    @property
     def report_(self) -> dict[str, Any]:
         """See the class. Raises NotSolved before anything was learned."""
-        widths = self._require_solution("report_")
-        return {"samples": self.n_samples_, "features": widths.features, **self._settings(), "notes": []}
-
-    def linear_form(self) -> LinearForm:
-        """Weights and bias in units of the raw features, copied. Raises NotSolved before there is a solution."""
-        widths, _, scale = self._trained("export")
-        weights, bias = self._by_feature(np.dtype(np.float64))
-        return LinearForm(weights.T.copy(), bias.copy(), widths.nodes, scale if self.standardise else None)
+        features = self._solved("report_").weights.shape[1]
+        return {"samples": self.n_samples_, "features": features, **self._settings(), "notes": []}
 
     # ---- how
 
@@ -231,7 +215,7 @@ class OnlineReadout(LeastSquaresReadout):
             self._held = []
         return self
 
-    def _trained(self, wanted_for: str) -> tuple[Widths, _Rule, FeatureScale]:
+    def _solved(self, wanted_for: str) -> LinearForm:
         if self._widths is None or self._rule is None or not self.n_samples_:
             raise NotSolved(
                 f"{wanted_for} needs weights, and this readout has learned nothing yet: call partial_fit or fit"
@@ -241,37 +225,24 @@ class OnlineReadout(LeastSquaresReadout):
                 f"{wanted_for} needs weights, and the first {self.standardise_steps} steps are still held back, to "
                 "standardise by them: call solve() to learn from what there is, or set standardise=False"
             )
-        return self._widths, self._rule, self._scale
-
-    def _require_solution(self, wanted_for: str) -> Widths:
-        return self._trained(wanted_for)[0]
+        weights, bias = self._scale.unfolded(self._rule.weights, bias=self.bias)
+        return LinearForm(weights.T, bias, self._widths.nodes, self._scale if self.standardise else None)
 
     # Targets come one by one: nothing says how much they move.
     _loses_in_single = True
 
-    def _by_feature(self, dtype: np.dtype) -> tuple[npt.NDArray, npt.NDArray]:
-        _, rule, scale = self._trained("predict")
-        weights, bias = scale.unfolded(rule.weights, bias=self.bias)
-        return weights.astype(dtype, copy=False), bias.astype(dtype, copy=False)
-
     def _memory(self) -> tuple[dict[str, npt.NDArray], dict[str, Any]]:
-        _, rule, scale = self._trained("save")
-        arrays = {
-            "rule.weights": rule.weights,
-            **{f"rule.{name}": array for name, array in rule.memory().items()},
-            "centre": scale.centre,
-            "spread": scale.spread,
-        }
-        return arrays, {"steps": rule.steps}
+        assert self._rule is not None
+        return {f"rule.{name}": array for name, array in self._rule.memory().items()}, {"steps": self._rule.steps}
 
-    def _remember(self, arrays: Mapping[str, npt.NDArray], facts: Mapping[str, Any], widths: Widths) -> None:
-        scale = self._scale = FeatureScale(arrays["centre"], arrays["spread"])
-        rule = self._rule = self._new_rule(widths.features + self.bias, widths.outputs)
-        rule.weights[:], rule.steps = arrays["rule.weights"], int(facts["steps"])
-        rule.remember({key.removeprefix("rule."): array for key, array in arrays.items()})
-        self._widths = widths
-        if not scale.centre.shape == scale.spread.shape == (widths.features,):
-            raise ValueError("weights and scale disagree")
+    def _remember(self, arrays: Mapping[str, npt.NDArray], facts: Mapping[str, Any], form: LinearForm) -> None:
+        outputs, features = form.weights.shape
+        self._widths = Widths(form.nodes, form.inputs, outputs)
+        self._scale = form.scale or FeatureScale.none(features)
+        rule = self._rule = self._new_rule(features + self.bias, outputs)
+        rule.steps = int(facts["steps"])
+        for name, array in rule.memory().items():
+            array[:] = arrays[f"rule.{name}"]
 
 
 class RlsConfig(OnlineConfig):

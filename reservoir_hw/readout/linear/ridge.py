@@ -27,7 +27,7 @@ from reservoir_hw.readout.linear._normal_equations import NormalEquations
 from reservoir_hw.readout.linear.configuration import IllConditionedWarning, LinearConfig, NotSolved
 from reservoir_hw.readout.linear.least_squares import LeastSquaresReadout
 from reservoir_hw.readout.linear.linear_form import FeatureScale, LinearForm, loses_in_single, sizes_of
-from reservoir_hw.readout.linear.training_chunks import Chunk, SequencePosition, Widths
+from reservoir_hw.readout.linear.training_chunks import Chunk, SequencePosition
 from reservoir_hw.tasks.task import Task
 
 log = logging.getLogger(__name__)
@@ -146,8 +146,8 @@ class RidgeReadout(LeastSquaresReadout):
             dtype; they were dropped, and their weights are 0.
         n_samples_: Rows learned from.
         report_: All of these figures and what is remarkable about them (`notes`), ready for JSON.
-        scale_: Mean (`centre`) and standard deviation (`spread`) of the features (features,) learned from, with any
-            solver and with or without standardisation; None where a file does not say.
+        linear_form(): Its `scale` is mean (`centre`) and standard deviation (`spread`) of the features (features,)
+            learned from, with any solver and with or without standardisation.
         repetitions_: Drives that each state was the mean of, set by the caller; saved with the weights.
 
     States may be torch tensors on any device that has float64. With solver "normal" the normal equations are summed
@@ -176,8 +176,6 @@ class RidgeReadout(LeastSquaresReadout):
     per_output: bool
     folds: int
     block_steps: int
-    weights_: Array
-    bias_: Array
     alpha_: float | Array
     alphas_: Array | None
     scores_: Array | None
@@ -199,9 +197,9 @@ class RidgeReadout(LeastSquaresReadout):
         block_steps: int = 100,
     ) -> None:
         arguments = locals()
-        self.scale_: FeatureScale | None = None
-        self.target_spread_: Array | None = None
+        self._form: LinearForm | None = None
         super().__init__(RidgeConfig, arguments)
+        self._learns_on_device = self.solver == "normal"
         if self.alphas is not None:
             self.alphas = np.unique(self.alphas)
 
@@ -214,10 +212,10 @@ class RidgeReadout(LeastSquaresReadout):
     @property
     def report_(self) -> dict[str, Any]:
         """See the class. Raises NotSolved before there is a solution."""
-        self._require_solution("report_")
+        form = self._solved("report_")
         if self._report is None:
             assert self._spectrum is not None
-            self._report = self._reported(self._spectrum())
+            self._report = self._reported(form, self._spectrum())
             self._spectrum = None
         return self._report
 
@@ -231,11 +229,6 @@ class RidgeReadout(LeastSquaresReadout):
         """See the class; inf if the problem is singular."""
         condition = self.report_["condition"]
         return float("inf") if condition is None else condition
-
-    def linear_form(self) -> LinearForm:
-        """Weights and bias in units of the raw features, copied. Raises NotSolved before there is a solution."""
-        widths = self._require_solution("export")
-        return LinearForm(self.weights_.copy(), self.bias_.copy(), widths.nodes, self.scale_, self.target_spread_)
 
     # ---- how
 
@@ -253,10 +246,6 @@ class RidgeReadout(LeastSquaresReadout):
     @property
     def _number_of_folds(self) -> int:
         return self.folds if self._search == "kfold" else 1
-
-    @property
-    def _learns_on_device(self) -> bool:
-        return self.solver == "normal"
 
     def _learn(self, chunk: Chunk) -> None:
         columns, drop = self._checked(chunk)
@@ -317,11 +306,21 @@ class RidgeReadout(LeastSquaresReadout):
             scaled_weights, self._spectrum = direct
         self.alpha_, self.alphas_, self.scores_ = cast(float | Array, alpha), alphas, scores
         self.n_samples_, self._report = total.rows, None
-        self._store(design.scaled(scaled_weights), design.columns, design.centre + shift, widths)
         features = widths.features
-        self.scale_ = FeatureScale((total.mean + shift)[:features], np.sqrt(total.variance[:features]))
-        moved = np.sqrt(total.variance[features:])
-        self.target_spread_ = moved if (moved > 0).all() else None
+        weights = np.zeros((widths.outputs, features))
+        weights[:, design.columns] = design.scaled(scaled_weights).T
+        centre, moved = design.centre + shift, np.sqrt(total.variance)
+        self._hold(
+            LinearForm(
+                weights,
+                centre[features:] - weights @ centre[:features],
+                widths.nodes,
+                FeatureScale((total.mean + shift)[:features], moved[:features]),
+                moved[features:] if (moved[features:] > 0).all() else None,
+            )
+        )
+        dead = np.setdiff1d(np.arange(features), design.keep)
+        self.dead_nodes_, self.dead_inputs_ = dead[dead < widths.nodes], dead[dead >= widths.nodes] - widths.nodes
         if direct is None and self.condition_ > self._largest_condition:
             warnings.warn(self.report_["notes"][-1], IllConditionedWarning, stacklevel=3)
         return self
@@ -352,24 +351,19 @@ class RidgeReadout(LeastSquaresReadout):
             f"the weights are not determined. Try one of these: {'; '.join(remedies)}."
         )
 
-    def _store(self, kept_weights: Array, kept: npt.NDArray[np.intp] | slice, centre: Array, widths: Widths) -> None:
-        weights = np.zeros((widths.outputs, widths.features))
-        weights[:, kept] = kept_weights.T
-        features = np.arange(widths.features)
-        dead = features[:0] if isinstance(kept, slice) else np.delete(features, kept)
-        self._nodes = widths.nodes
-        self.weights_ = weights
-        self.bias_ = centre[widths.features :] - weights @ centre[: widths.features]
-        self.dead_nodes_ = dead[dead < widths.nodes]
-        self.dead_inputs_ = dead[dead >= widths.nodes] - widths.nodes
+    def _hold(self, form: LinearForm) -> None:
+        """From now on this is the solution."""
+        self._form = form
         self._cast: dict[np.dtype, tuple[npt.NDArray, npt.NDArray]] = {}
-        self._loses: bool | None = None
+        scale, spread = form.scale, form.target_spread
+        known = scale is not None and spread is not None
+        self._loses_in_single = known and loses_in_single(form.weights, sizes_of(scale), spread)
 
-    def _reported(self, spectrum: Spectrum) -> dict[str, Any]:
+    def _reported(self, form: LinearForm, spectrum: Spectrum) -> dict[str, Any]:
         condition = float(spectrum.condition(np.min(self.alpha_)))
         notes: list[str] = []
         if self.dead_nodes_.size:
-            notes.append(f"{self.dead_nodes_.size} of {self._nodes} nodes are constant and were dropped")
+            notes.append(f"{self.dead_nodes_.size} of {form.nodes} nodes are constant and were dropped")
         if self.dead_inputs_.size:
             notes.append(f"{self.dead_inputs_.size} inputs are constant and were dropped")
         if spectrum.rank < spectrum.features:
@@ -390,7 +384,7 @@ class RidgeReadout(LeastSquaresReadout):
             log.info("ridge readout: %s", note)
         return {
             "samples": self.n_samples_,
-            "features": self.weights_.shape[1],
+            "features": form.weights.shape[1],
             "dead_nodes": int(self.dead_nodes_.size),
             "dead_inputs": int(self.dead_inputs_.size),
             "rank": spectrum.rank,
@@ -401,60 +395,33 @@ class RidgeReadout(LeastSquaresReadout):
             "notes": notes,
         }
 
-    def _require_solution(self, wanted_for: str) -> Widths:
-        if not hasattr(self, "weights_"):
+    def _solved(self, wanted_for: str) -> LinearForm:
+        if self._form is None:
             remedy = (
                 "call solve() after partial_fit()" if self._accumulator else "call fit(), or partial_fit() and solve()"
             )
             raise NotSolved(f"{wanted_for} needs weights, and this readout has none yet: {remedy}")
-        outputs, features = self.weights_.shape
-        return Widths(self._nodes, features - self._nodes, outputs)
+        return self._form
 
-    def _by_feature(self, dtype: np.dtype) -> tuple[npt.NDArray, npt.NDArray]:
+    def _by_feature(self, form: LinearForm, dtype: np.dtype) -> tuple[npt.NDArray, npt.NDArray]:
         # Converted once.
         if dtype not in self._cast:
-            self._cast[dtype] = (np.ascontiguousarray(self.weights_.T, dtype=dtype), self.bias_.astype(dtype))
+            self._cast[dtype] = (np.ascontiguousarray(form.weights.T, dtype=dtype), form.bias.astype(dtype))
         return self._cast[dtype]
-
-    @property
-    def _loses_in_single(self) -> bool:
-        if self._loses is None:
-            scale, spread = self.scale_, self.target_spread_
-            self._loses = (
-                scale is not None and spread is not None and loses_in_single(self.weights_, sizes_of(scale), spread)
-            )
-        return self._loses
 
     def _memory(self) -> tuple[dict[str, npt.NDArray], dict[str, Any]]:
         arrays: dict[str, npt.NDArray] = {
             "alpha": np.asarray(self.alpha_, dtype=np.float64),
-            "dead_nodes": self.dead_nodes_.astype(np.int64),
-            "dead_inputs": self.dead_inputs_.astype(np.int64),
+            "dead_nodes": self.dead_nodes_,
+            "dead_inputs": self.dead_inputs_,
         }
         if self.scores_ is not None and self.alphas_ is not None:
             arrays |= {"scores": self.scores_, "alphas": self.alphas_}
-        if self.scale_ is not None:
-            arrays |= {"mean": self.scale_.centre, "deviation": self.scale_.spread}
-        if self.target_spread_ is not None:
-            arrays["target_spread"] = self.target_spread_
         return arrays, {}
 
-    def _remember(self, arrays: Mapping[str, npt.NDArray], facts: Mapping[str, Any], widths: Widths) -> None:
+    def _remember(self, arrays: Mapping[str, npt.NDArray], facts: Mapping[str, Any], form: LinearForm) -> None:
+        self._hold(form)
         self._report = facts["report"]
-        self.weights_, self.bias_, self._nodes, self._cast = arrays["weights"], arrays["bias"], widths.nodes, {}
-        self._loses = None
         self.alpha_ = arrays["alpha"] if arrays["alpha"].ndim else float(arrays["alpha"])
         self.alphas_, self.scores_ = arrays.get("alphas"), arrays.get("scores")
-        self.dead_nodes_ = arrays["dead_nodes"].astype(np.intp)
-        self.dead_inputs_ = arrays["dead_inputs"].astype(np.intp)
-        self.target_spread_ = arrays.get("target_spread")
-        if "mean" in arrays:
-            self.scale_ = FeatureScale(arrays["mean"], arrays["deviation"])
-        scale = self.scale_ or FeatureScale.none(widths.features)
-        if (
-            self.bias_.shape != (widths.outputs,)
-            or not scale.centre.shape == scale.spread.shape == (widths.features,)
-            or self.rank_ > widths.features
-            or self.condition_ < 1
-        ):
-            raise ValueError("weights, bias, scale and figures disagree")
+        self.dead_nodes_, self.dead_inputs_ = arrays["dead_nodes"], arrays["dead_inputs"]

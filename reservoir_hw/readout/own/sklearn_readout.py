@@ -91,7 +91,7 @@ class SklearnReadout(GatheredReadout):
         """What the estimator computes as W x + b, if that is what it computes."""
         tried = features[:: -(-len(features) // _TRIED)]
         bias = self._answers(np.zeros((1, features.shape[1])))[0]
-        weights = np.ascontiguousarray((self._answers(np.eye(features.shape[1])) - bias).T)
+        weights = (self._answers(np.eye(features.shape[1])) - bias).T
         expected = self._answers(tried)
         if np.abs(tried @ weights.T + bias - expected).max() > _OFF * max(np.abs(expected).max(), 1e-30):
             return None
@@ -153,15 +153,6 @@ class SklearnReadout(GatheredReadout):
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write a linear form with its settings; of what is not linear the settings alone."""
         form, widths = self._form, self.widths
-        arrays = {}
-        if form is not None:
-            assert form.scale is not None
-            arrays = {
-                "weights": form.weights,
-                "bias": form.bias,
-                "centre": form.scale.centre,
-                "spread": form.scale.spread,
-            }
         facts = {
             "settings": self.config.model_dump(mode="json"),
             "report": self.report_,
@@ -170,7 +161,7 @@ class SklearnReadout(GatheredReadout):
             "outputs": widths.outputs,
             "repetitions": self.repetitions_,
         }
-        write_tensors(path, save_file, arrays, facts, _FORM)
+        write_tensors(path, save_file, {} if form is None else form.arrays(), facts, _FORM)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Self:
@@ -184,8 +175,7 @@ class SklearnReadout(GatheredReadout):
                 "experiment again, with a linear estimator or readout torch for an export"
             )
         readout.known_widths = Widths(facts["nodes"], facts["inputs"], facts["outputs"])
-        scale = FeatureScale(arrays["centre"], arrays["spread"])
-        readout._form = LinearForm(arrays["weights"], arrays["bias"], facts["nodes"], scale)
+        readout._form = LinearForm.of_arrays(arrays, facts["nodes"])
         readout._samples, readout.repetitions_ = facts["report"]["samples"], facts["repetitions"]
         return readout
 

@@ -22,8 +22,9 @@ from reservoir_hw.readout.linear.training_chunks import Widths
 from reservoir_hw.readout.models.token_model import evaluating
 from reservoir_hw.readout.own.gathered import GatheredReadout, settings_of
 from reservoir_hw.readout.training.folder import WEIGHTS, load_weights, save_weights
-from reservoir_hw.readout.training.loop import OnProgress, TrainingResult
+from reservoir_hw.readout.training.loop import TrainingResult
 from reservoir_hw.readout.training.on_examples import train
+from reservoir_hw.readout.training.optimizer import OnProgress
 from reservoir_hw.readout.training.options import TrainingOptions
 from reservoir_hw.readout.training.shards import Shard
 

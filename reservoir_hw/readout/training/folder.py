@@ -16,6 +16,7 @@ import logging
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,7 @@ from reservoir_hw.core.errors import ConfigurationError
 from reservoir_hw.core.files import read_tensors, replace_file, write_tensors
 from reservoir_hw.core.locks import owned
 from reservoir_hw.core.provenance import plain
-from reservoir_hw.readout.training.history import Log, Row, can_draw, draw_losses
+from reservoir_hw.readout.training.history import Log, Row, draw_losses
 from reservoir_hw.readout.training.identity import change_of_constants, constants_of
 from reservoir_hw.readout.training.optimizer import put_weights, weights_of
 
@@ -116,7 +117,7 @@ class TrainingFolder:
 
     def draw(self, rows: list[Row]) -> None:
         """The figure of the losses, where matplotlib is installed."""
-        if not can_draw():
+        if find_spec("matplotlib") is None:
             log.warning("no figure of the losses: matplotlib is not installed (pip install 'reservoir-hw[report]')")
         elif rows:
             draw_losses(rows, self.figure)

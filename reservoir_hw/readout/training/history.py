@@ -7,7 +7,6 @@ import json
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
-from importlib.util import find_spec
 from pathlib import Path
 
 from reservoir_hw.core.errors import ConfigurationError
@@ -133,11 +132,6 @@ def _duration(seconds: float) -> str:
 
 
 # ---- The loss over the steps, as a picture.
-
-
-def can_draw() -> bool:
-    """Whether matplotlib (the `report` extra) is there."""
-    return find_spec("matplotlib") is not None
 
 
 def draw_losses(rows: Sequence[Row], path: Path) -> None:

@@ -6,7 +6,7 @@ import logging
 import math
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -25,12 +25,10 @@ from reservoir_hw.readout.training.checkpoints import Checkpoints, Position
 from reservoir_hw.readout.training.examples import Examples, Rows
 from reservoir_hw.readout.training.folder import WEIGHTS, TrainingFolder, save_weights
 from reservoir_hw.readout.training.history import Progress, Row
-from reservoir_hw.readout.training.optimizer import Batch, Hooks, Work, make_optimizer, put_weights, set_learning_rate
+from reservoir_hw.readout.training.optimizer import Batch, Work, make_optimizer, put_weights, set_learning_rate
 from reservoir_hw.readout.training.processes import TrainingProcesses
 
 log = logging.getLogger(__name__)
-
-OnProgress = Callable[[Progress], None]
 
 
 class NotFinite(ReservoirError, FloatingPointError):
@@ -84,16 +82,10 @@ class _Clock:
     first_step: int = 0
 
 
-def run(
-    work: Work,
-    folder: str | os.PathLike[str] | None,
-    progress: OnProgress | None,
-    resume: bool,
-    hooks: Hooks,
-) -> TrainingResult:
+def run(work: Work, folder: str | os.PathLike[str] | None, resume: bool) -> TrainingResult:
     """Train; see `train`."""
     options = work.options
-    hooks.check(options)
+    work.hooks.check(options)
     if work.held_out is None and (options.patience is not None or options.keep == "best"):
         raise ConfigurationError(
             "patience, and keep: best, go by the loss of validation data, and there is none: give some, or leave them "
@@ -107,25 +99,17 @@ def run(
         # Reproducible by step, and nobody else's random numbers are touched.
         devices = [processes.device.index] if processes.device.type == "cuda" else []
         stack.enter_context(torch.random.fork_rng(devices=devices))
-        return _Training(work, place, progress, resume, processes, hooks).run()
+        return _Training(work, place, resume, processes).run()
 
 
 class _Training:
-    def __init__(
-        self,
-        work: Work,
-        folder: TrainingFolder | None,
-        progress: OnProgress | None,
-        resume: bool,
-        processes: TrainingProcesses,
-        hooks: Hooks,
-    ) -> None:
+    def __init__(self, work: Work, folder: TrainingFolder | None, resume: bool, processes: TrainingProcesses) -> None:
         options = work.options
         self._work, self._options, self._folder = work, options, folder
-        self._progress, self._hooks, self._processes = progress, hooks, processes
+        self._hooks, self._processes = work.hooks, processes
         self._rows = Rows(work.examples, work.examples.order(options))
         self._judged = np.empty(0) if work.held_out is None else work.held_out.evaluated(options.evaluation_windows)
-        self._plain_optimizer = make_optimizer(work.objective, options, hooks.optimizer)
+        self._plain_optimizer = make_optimizer(work.objective, options, work.hooks.optimizer)
         self._module, self._optimizer = processes.wrapped(work.objective, self._plain_optimizer)
         self._parameters = [p for p in work.objective.parameters() if p.requires_grad]
         self._position = Position()
@@ -379,9 +363,9 @@ class _Training:
             return
         if self._folder is not None:
             self._folder.log.add(row)
-        if self._progress is not None:
+        if self._hooks.progress is not None:
             left = self._work.steps - state.step
-            self._progress(Progress(row, self._work.steps, row.seconds / (state.step - clock.first_step) * left))
+            self._hooks.progress(Progress(row, self._work.steps, row.seconds / (state.step - clock.first_step) * left))
         if self._hooks.on_row is not None:
             self._hooks.on_row(row.step, self._hooks.model, row.numbers)
 

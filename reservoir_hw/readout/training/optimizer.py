@@ -14,6 +14,7 @@ from torch.optim import AdamW, Optimizer
 
 from reservoir_hw.core.errors import ConfigurationError
 from reservoir_hw.readout.training.examples import Examples
+from reservoir_hw.readout.training.history import Progress
 from reservoir_hw.readout.training.noise import Noise
 from reservoir_hw.readout.training.options import TrainingOptions
 
@@ -29,6 +30,8 @@ Evaluate = Callable[[Any, int], Mapping[str, float]]
 OnRow = Callable[[int, Any, Mapping[str, float]], None]
 """steps done, model, what the row of the history says: `Row.numbers`."""
 
+OnProgress = Callable[[Progress], None]
+
 _OF_ADAMW = ("learning_rate", "embedding_rate", "betas", "weight_decay", "decay")
 _OF_THE_SCHEDULE = ("warmup", "hold", "final_rate")
 
@@ -42,6 +45,7 @@ class Hooks:
     schedule: Schedule | None = None
     evaluate: Evaluate | None = None
     on_row: OnRow | None = None
+    progress: OnProgress | None = None
 
     def check(self, options: TrainingOptions) -> None:
         """Raise `ConfigurationError` where an option would have no effect."""
@@ -242,6 +246,7 @@ class Work:
     steps: int
     identity: Mapping[str, Any]
     noise: Noise
+    hooks: Hooks
 
 
 def weights_of(module: nn.Module) -> dict[str, Tensor]:

@@ -11,7 +11,7 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
@@ -60,30 +60,8 @@ class Shard:
         return {"states": torch.as_tensor(self.states), "targets": torch.as_tensor(self.targets)}
 
 
-class Shards(Protocol):
-    """What gives shards when they are asked for."""
-
-    def __len__(self) -> int: ...
-
-    def __getitem__(self, number: int, /) -> Shard: ...
-
-    def shape(self, number: int) -> tuple[int, int]:
-        """(sequences, steps) of a shard, without making it."""
-        ...
-
-    @property
-    def identity(self) -> dict[str, Any]:
-        """What must be the same when a training is continued, as JSON holds it."""
-        ...
-
-    @property
-    def noise(self) -> NoiseOf | None:
-        """The noise of devices that are driven when a shard is asked for."""
-        ...
-
-
 class GivenShards:
-    """A list of shards, or what makes them one by one without a device."""
+    """A list of shards, or what makes them one by one without a device, with what `HarvestedShards` has."""
 
     noise: NoiseOf | None = None
 

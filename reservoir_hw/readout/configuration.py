@@ -105,31 +105,12 @@ class Readout(Protocol):
         ...
 
 
-class PrequentialReadout(Readout, Protocol):
-    """A readout that can go on learning while it answers."""
-
-    def predict_then_update(self, states: Any, targets: Any, inputs: Any = None, *, new_sequence: bool = False) -> Any:
-        """Outputs (batch, time, outputs), each computed before the target of its step was learned."""
-        ...
-
-
-class GatheringReadout(Readout, Protocol):
-    """A readout that learns from all states at once, in `solve`, which the main thread calls after the last chunk.
-
-    It gets whole sequences, with NaN for targets that do not count.
-    """
-
-    gathers: Literal[True]
-    mixes_positions: bool
-    """Whether an output depends on other steps, so that `predict` needs whole sequences."""
-
-
 class StateReadoutConfig(ReadoutConfig):
     """A readout that learns in one pass over the states of a task's series."""
 
     trained = "in one pass"
     gathers: ClassVar[bool] = False
-    """Whether its readout holds the states of the whole training in memory (a `GatheringReadout`)."""
+    """Whether its readout holds the states of the whole training in memory (a `GatheredReadout`)."""
 
     @abstractmethod
     def build(self) -> Readout:
@@ -141,7 +122,7 @@ class StateReadoutConfig(ReadoutConfig):
 
     @property
     def keeps_learning(self) -> bool:
-        """Whether what `build` makes is a `PrequentialReadout` that shall go on learning in the test."""
+        """Whether what `build` makes is an `OnlineReadout` that shall go on learning in the test."""
         return False
 
     def check_outputs(self, outputs: int) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import Field, PositiveInt, model_validator
 
@@ -24,6 +24,8 @@ class BaselineConfig(Config):
     """What every kind of baseline can be told. A kind adds `kind: Literal["..."]` and its own fields."""
 
     kind: Any
+    named: ClassVar[str] = "{kind}"
+    """A short name for tables and figures, with fields in braces."""
 
     def check_task(self, task: Task) -> None:
         """Raise `ConfigurationError` where this baseline cannot be run on this task."""
@@ -46,8 +48,8 @@ class BaselineConfig(Config):
 
     @property
     def label(self) -> str:
-        """A short name for tables and figures."""
-        return self.kind
+        """`named`, with the values of this one."""
+        return self.named.format_map(dict(self))
 
 
 # ---- Language models without a reservoir, trained as the readouts are: on the same tokens, by the same section.

@@ -28,13 +28,9 @@ class FirConfig(BaselineConfig):
     """
 
     kind: Literal["fir"]
+    named = "fir({taps})"
     taps: PositiveInt = Field(default=13, description="how many inputs the register holds, the present one included")
     alpha: NonNegativeFloat = Field(default=1e-6, description="the penalty, on standardised inputs")
-
-    @property
-    def label(self) -> str:
-        """fir(taps)."""
-        return f"fir({self.taps})"
 
     def evaluate(self, task: Task) -> Evaluation:
         """Of the test, which continues the training: the register then holds the end of the training inputs.

@@ -11,7 +11,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -19,6 +18,7 @@ from reservoir_hw.core.errors import ConfigurationError, InputRangeError, ShapeE
 from reservoir_hw.core.reservoir import Reservoir
 from reservoir_hw.core.sharing import Share
 from reservoir_hw.core.spec import ReservoirSpec
+from reservoir_hw.core.validation import whole_number
 
 
 @dataclass(frozen=True)
@@ -135,11 +135,10 @@ class ReservoirLayer(nn.Module):
 
     def begin(self, batch: int = 1) -> None:
         """Begin `batch` new sequences, at rest. Nothing is sent to the device before it is driven."""
-        if isinstance(batch, bool) or not isinstance(batch, int | np.integer) or batch < 1:
-            raise ShapeError(f"begin needs a whole number of sequences, at least 1, not {batch!r}")
-        self._device.begin(int(batch))
+        batch = whole_number("the number of sequences", batch, error=ShapeError)
+        self._device.begin(batch)
         if self._simulation is not None:
-            self._simulation.begin(int(batch))
+            self._simulation.begin(batch)
         self._last = None
 
     def forward(self, u: Tensor) -> Tensor:
@@ -172,8 +171,7 @@ class ReservoirLayer(nn.Module):
             states = self._run_beside_twin(mapped)
         else:
             states = self._measure(mapped)
-        autocast = torch.is_autocast_enabled(u.device.type)
-        if autocast:
+        if torch.is_autocast_enabled(u.device.type):
             # Autocast leaves float64 as it is. The layers behind could not multiply it with their weights.
             return states.float() if states.dtype == torch.float64 else states
         return states if not u.is_floating_point() else states.to(u.dtype)
@@ -224,11 +222,8 @@ class ReservoirLayer(nn.Module):
 
     def extra_repr(self) -> str:
         """What the layer is, for `print(model)`."""
-        around = f", offset={self.offset}" if self.offset else ""
-        return (
-            f"{self.inputs} -> {self.nodes} nodes, gradient={self.gradient!r}, scale={self.scale}{around}, "
-            f"limit={self.limit}"
-        )
+        around = f"scale={self.scale}, offset={self.offset}, limit={self.limit}"
+        return f"{self.inputs} -> {self.nodes} nodes, gradient={self.gradient!r}, {around}"
 
     def _measure(self, mapped: Tensor) -> Tensor:
         with torch.no_grad():
@@ -246,7 +241,12 @@ class ReservoirLayer(nn.Module):
         assert twin is not None
         assert simulation is not None
         if not twin.spec.settable:
-            return _ValuesOf.apply(_in_step(simulation, done).run(mapped), measured)
+            if simulation.steps != done:
+                raise ConfigurationError(
+                    f"the twin is not settable, and was not driven in the {done} steps before, where no gradient was "
+                    "wanted: give whole sequences at once, or a twin whose states can be set"
+                )
+            return _ValuesOf.apply(simulation.run(mapped), measured)
         rows = []
         for step in range(measured.shape[1]):
             if before is None:
@@ -281,16 +281,6 @@ class _ValuesOf(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *gradients: Any) -> Any:
         return gradients[0].to(ctx.dtype), None
-
-
-def _in_step(simulation: Share, steps: int) -> Share:
-    """The twin's run, if it is where the device was."""
-    if simulation.steps != steps:
-        raise ConfigurationError(
-            f"the twin is not settable, and was not driven in the {steps} steps before, where no gradient was wanted: "
-            "give whole sequences at once, or a twin whose states can be set"
-        )
-    return simulation
 
 
 def _check_policy(gradient: str, reservoir: Reservoir, twin: Reservoir | None) -> None:

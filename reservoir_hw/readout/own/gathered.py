@@ -33,12 +33,17 @@ class GatheredReadout(ABC):
     takes_tensors = False
     gathers: Literal[True] = True
 
-    def __init__(self, *, washout: int, input_connection: bool) -> None:
-        self.input_connection = input_connection
-        self.washout = washout
+    mixes_positions = False
+    """Whether an output depends on other steps than its own, so that `predict` needs whole sequences."""
+
+    def __init__(self, config: Any) -> None:
+        self.config = config
+        self.input_connection: bool = config.input_connection
+        self.washout: int = config.washout
         self.repetitions_ = 1
         self.known_widths: Widths | None = None
-        self._position = SequencePosition(washout)
+        self._position = SequencePosition(self.washout)
+        self._samples = 0
 
     def partial_fit(
         self, states: npt.ArrayLike, targets: npt.ArrayLike, inputs: Any = None, *, new_sequence: bool = False

@@ -30,16 +30,12 @@ class SklearnReadout(GatheredReadout):
     with its decision function, so that it stays linear.
     """
 
-    mixes_positions = False
-
     def __init__(self, config: Any) -> None:
-        super().__init__(washout=config.washout, input_connection=config.input_connection)
-        self.config = config
+        super().__init__(config)
         self._rows: list[np.ndarray] = []
         self._targets: list[np.ndarray] = []
         self._fitted: Any = None
         self._form: LinearForm | None = None
-        self._samples = 0
 
     def estimator(self) -> Any:
         """The estimator, not fitted. Raises `ConfigurationError` where it cannot be made."""

@@ -71,17 +71,13 @@ class TorchReadout(GatheredReadout):
     """
 
     def __init__(self, config: Any) -> None:
-        super().__init__(washout=config.washout, input_connection=config.input_connection)
-        self.config = config
+        super().__init__(config)
         self.options: TrainingOptions | None = None
         self.folder: Path | None = None
         self.progress: OnProgress | None = None
-        self.mixes_positions = False
-        """Whether an output depends on other steps than its own: it then needs whole sequences."""
         self._gathered: list[tuple[list[np.ndarray], list[np.ndarray]]] = []
         self._network: nn.Module | None = None
         self._result: TrainingResult | None = None
-        self._samples = 0
         self._source = ""
 
     def network_for(self, nodes: int, inputs: int, outputs: int) -> StandardisedModule:

@@ -15,7 +15,7 @@ from reservoir_hw.core import provenance
 from reservoir_hw.core.errors import ConfigurationError
 from reservoir_hw.core.files import read_tensors
 from reservoir_hw.core.provenance import first_change
-from reservoir_hw.readout.training.folder import WEIGHTS, TrainingFolder
+from reservoir_hw.readout.training.folder import CHECKPOINT, WEIGHTS, TrainingFolder, write_file
 from reservoir_hw.readout.training.identity import FrozenTensors, change_of_constants, constants_of, trained_names
 from reservoir_hw.readout.training.optimizer import Work, first_difference, put_state, put_weights, split_state
 from reservoir_hw.readout.training.options import DECIDE_ORDER
@@ -75,7 +75,9 @@ class Checkpoints:
             "options": self._options.model_dump(mode="json"),
             "identity": dict(self._work.identity),
         }
-        self._folder.write_checkpoint(tensors, facts)
+        # A log that is behind could not be put right.
+        self._folder.log.settle()
+        write_file(self._folder.checkpoint, tensors, facts, CHECKPOINT)
 
     def restored(self, resume: bool) -> Position:
         """Put the training back to where the last checkpoint was; without `resume`, remove what is there.
@@ -85,8 +87,7 @@ class Checkpoints:
         if not resume and self._processes.is_first:
             self._folder.clear()
         self._processes.fabric.barrier()
-        found = self._folder.read_checkpoint() if resume else None
-        position = Position() if found is None else self._restored_from(*found)
+        position = self._read() if resume and self._folder.checkpoint.exists() else Position()
         steps = self._processes.gathered(torch.tensor(position.step)).tolist()
         if len(set(steps)) > 1:
             raise ConfigurationError(
@@ -95,8 +96,9 @@ class Checkpoints:
             )
         return position
 
-    def _restored_from(self, tensors: dict[str, Tensor], facts: dict[str, Any]) -> Position:
+    def _read(self) -> Position:
         where, work = str(self._folder.checkpoint), self._work
+        tensors, facts = read_tensors(where, "pt", CHECKPOINT)
         self._refuse_other_data(facts, where)
         parts: dict[str, dict[str, Tensor]] = {"weights": {}, "optimizer": {}, "reservoir": {}}
         for name, tensor in tensors.items():

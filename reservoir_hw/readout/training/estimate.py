@@ -18,15 +18,14 @@ class DriveEstimate:
     """Device time of a training.
 
     `layers` reservoirs are driven with `steps_per_layer` time steps each (sequences that go side by side count once).
-    `seconds` is Σ over the layers of steps × `step_period_s` and of the resets; None where a device
-    declares no step period (a simulation).
+    `seconds` is Σ over the layers of steps × their declared step period and of the resets; None where a device
+    declares none (a simulation).
     """
 
     training_steps: int
     layers: int
     steps_per_layer: int
     resets_per_layer: int
-    step_period_s: tuple[float | None, ...]
     seconds: float | None
 
     @property
@@ -71,7 +70,6 @@ def estimate_harvest(model: Any, groups: Sequence[int], length: int) -> DriveEst
 def _estimate(model: Any, calls: Sequence[int], length: int, training_steps: int) -> DriveEstimate:
     specs = [layer.reservoir.spec for layer in model.reservoir_layers]
     drives = {spec.max_batch: sum(math.ceil(batch / (spec.max_batch or batch)) for batch in calls) for spec in specs}
-    periods = tuple(spec.step_period_s for spec in specs)
     seconds = sum(drives[s.max_batch] * (length * (s.step_period_s or 0.0) + s.reset_time_s) for s in specs)
     most = max(drives.values(), default=0)
     return DriveEstimate(
@@ -79,8 +77,7 @@ def _estimate(model: Any, calls: Sequence[int], length: int, training_steps: int
         layers=len(specs),
         steps_per_layer=most * length,
         resets_per_layer=most,
-        step_period_s=periods,
-        seconds=None if None in periods else seconds,
+        seconds=None if any(spec.step_period_s is None for spec in specs) else seconds,
     )
 
 

@@ -36,7 +36,10 @@ WEIGHTS, CHECKPOINT = "file of weights", "checkpoint"
 _CONSTANTS = "constants of the model"
 
 
-def _write(path: Path, tensors: Mapping[str, Tensor], facts: Mapping[str, Any], form: str) -> None:
+def write_file(
+    path: str | os.PathLike[str], tensors: Mapping[str, Tensor], facts: Mapping[str, Any], form: str
+) -> None:
+    """Replace a file of tensors, wherever they are; `form` is `WEIGHTS` or `CHECKPOINT`."""
     write_tensors(path, save_file, {name: _of_its_own(tensor) for name, tensor in tensors.items()}, facts, form)
 
 
@@ -48,7 +51,7 @@ def _of_its_own(tensor: Tensor) -> Tensor:
 
 def save_weights(module: nn.Module, path: str | os.PathLike[str], **facts: Any) -> None:
     """Write all weights and buffers of a module, and its constants; `facts` are kept with them."""
-    _write(Path(path), weights_of(module), {**facts, _CONSTANTS: constants_of(module)}, WEIGHTS)
+    write_file(path, weights_of(module), {**facts, _CONSTANTS: constants_of(module)}, WEIGHTS)
 
 
 def load_weights(module: nn.Module, path: str | os.PathLike[str]) -> dict[str, Any]:
@@ -105,15 +108,6 @@ class TrainingFolder:
     def write_facts(self, facts: Mapping[str, Any]) -> None:
         """What the training is, for people."""
         replace_file(self.path / "training.json", json.dumps(plain(facts), indent=2) + "\n")
-
-    def write_checkpoint(self, tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> None:
-        """Everything that the training goes on from. The log up to here is settled first."""
-        self.log.settle()
-        _write(self.checkpoint, tensors, facts, CHECKPOINT)
-
-    def read_checkpoint(self) -> tuple[dict[str, Tensor], dict[str, Any]] | None:
-        """The checkpoint, or None where there is none."""
-        return read_tensors(self.checkpoint, "pt", CHECKPOINT) if self.checkpoint.exists() else None
 
     def draw(self, rows: list[Row]) -> None:
         """The figure of the losses, where matplotlib is installed."""

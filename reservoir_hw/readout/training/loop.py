@@ -25,7 +25,7 @@ from reservoir_hw.readout.training.checkpoints import Checkpoints, Position
 from reservoir_hw.readout.training.examples import Examples, Rows
 from reservoir_hw.readout.training.folder import WEIGHTS, TrainingFolder, save_weights
 from reservoir_hw.readout.training.history import Progress, Row
-from reservoir_hw.readout.training.optimizer import Batch, Work, make_optimizer, put_weights, set_learning_rate
+from reservoir_hw.readout.training.optimizer import Batch, Work, make_optimizer, put_weights
 from reservoir_hw.readout.training.processes import TrainingProcesses
 
 log = logging.getLogger(__name__)
@@ -177,7 +177,8 @@ class _Training:
         options, number = self._options, self._position.step
         begin, processor_begin = time.perf_counter(), time.process_time()
         self._factor = self._hooks.factor(options, number, self._work.steps)
-        set_learning_rate(self._plain_optimizer, self._factor)
+        for group in self._plain_optimizer.param_groups:
+            group["lr"] = group["initial_lr"] * self._factor
         total = torch.zeros((), dtype=torch.float64, device=self._processes.device)
         rows = self._rows
         tokens = rows.tokens(number * options.windows_per_step, (number + 1) * options.windows_per_step)

@@ -136,12 +136,6 @@ def make_optimizer(model: nn.Module, options: TrainingOptions, make: MakeOptimiz
     return optimizer
 
 
-def set_learning_rate(optimizer: Optimizer, factor: float) -> None:
-    """The learning rate of each group, times this factor."""
-    for group in optimizer.param_groups:
-        group["lr"] = group["initial_lr"] * factor
-
-
 def split_state(optimizer: Optimizer, names: Mapping[int, str]) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """What the optimizer keeps of each parameter, tensors and plain values, as NAME/key.
 

@@ -37,13 +37,13 @@ class Design:
     constants: int
 
     @classmethod
-    def of(cls, mean: Array, variance: Array, *, shift: Array, precision: Array, standardise: bool, bias: bool) -> Self:
-        """The design of rows with this mean and variance (features + outputs,), both relative to `shift`.
+    def of(cls, rows: Any, *, shift: Array, precision: Array, standardise: bool, bias: bool) -> Self:
+        """The design of rows whose `mean` and `variance` (features + outputs,) are relative to `shift`.
 
         `precision` (features,) is the machine epsilon of the numbers that the rows came in.
         """
-        features = precision.size
-        spread = np.sqrt(variance[:features])
+        features, mean = precision.size, rows.mean
+        spread = np.sqrt(rows.variance[:features])
         magnitude = np.hypot(mean[:features] + shift[:features], spread)
         # Without a bias there is no constant to take a mean off, so a constant column is as good as any.
         keep = np.flatnonzero(spread > DEAD_DIGITS * precision * magnitude if bias else magnitude > 0)

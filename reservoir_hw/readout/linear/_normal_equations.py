@@ -26,7 +26,6 @@ class NormalEquations:
         self.rows = 0
         self._sums: Any = np.zeros((1 + width, 1 + width))
         self._fetched: Array | None = None
-        self._mean: Array | None = None
 
     def add(self, block: Any) -> None:
         """Take in rows (n, 1 + width); numpy hands block.T @ block to dsyrk, half the work of a product."""
@@ -37,7 +36,7 @@ class NormalEquations:
         else:
             self._sums = product
         self.rows += block.shape[0]
-        self._fetched = self._mean = None
+        self._fetched = None
 
     def merged(self, others: Sequence[Any]) -> Self:
         """Moments add up."""
@@ -57,10 +56,7 @@ class NormalEquations:
     @property
     def mean(self) -> Array:
         """(width,)."""
-        mean = self._mean
-        if mean is None:
-            mean = self._mean = self._gram[0, 1:] / self.rows
-        return mean
+        return self._gram[0, 1:] / self.rows
 
     @property
     def variance(self) -> Array:
@@ -73,8 +69,8 @@ class NormalEquations:
         # Two steps: about the mean first, so that the common case loses no digits to the second term.
         moments = np.multiply.outer(mean, -self.rows * mean)
         moments += self._gram[1:, 1:]
-        if centre is not mean:
-            offset = mean - centre
+        offset = mean - centre
+        if offset.any():
             moments += self.rows * np.outer(offset, offset)
         return moments
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
@@ -36,7 +35,7 @@ class LeastSquaresReadout(ABC):
     """Linear readout y = W x + b: what `RidgeReadout`, `RLSReadout` and `LMSReadout` share.
 
     A derived class gives the `locals()` of its constructor to `__init__`, with the configuration that declares types
-    and ranges of its parameters; each becomes an attribute of the same name, lists become arrays.
+    and ranges of its parameters.
 
     Raises (methods): ConfigurationError, ShapeError, InputRangeError, NotSolved. A chunk that is refused leaves what
     was learned before untouched.
@@ -46,21 +45,17 @@ class LeastSquaresReadout(ABC):
     """The name of this kind of readout in experiment files and in its own files."""
     takes_tensors = True
 
-    standardise: bool
-    bias: bool
-    input_connection: bool
-    washout: int
+    config: Any
+    """Its settings, as the configuration of its kind declares them."""
     n_samples_: int
-    repetitions_: int
     _largest: ClassVar[float]
     """States, inputs and targets above this are refused."""
 
     def __init__(self, declaration: type[LinearConfig], given: Mapping[str, Any]) -> None:
         parameters = {name: value for name, value in given.items() if name in declaration.model_fields}
-        declared = validate(declaration, Document({"kind": self.kind, **parameters}, {(): type(self).__name__}))
-        for name in parameters:
-            value = getattr(declared, name)
-            setattr(self, name, np.array(value, np.float64) if isinstance(value, list) else value)
+        given = Document({"kind": self.kind, **parameters}, {(): type(self).__name__})
+        self.config = declared = validate(declaration, given)
+        self.washout, self.input_connection = declared.washout, declared.input_connection
         self.repetitions_ = 1
         self.reset()
 
@@ -69,7 +64,7 @@ class LeastSquaresReadout(ABC):
     def reset(self) -> Self:
         """Forget the rows learned from."""
         self._widths: Widths | None = None
-        self._position = self._new_position()
+        self._position = SequencePosition(self.washout)
         return self
 
     def partial_fit(
@@ -176,7 +171,7 @@ class LeastSquaresReadout(ABC):
         form = self._solved("save")
         arrays, facts = self._memory()
         facts |= {
-            "settings": self._settings(),
+            "settings": self.config.arguments(),
             "report": self.report_,
             "nodes": form.nodes,
             "repetitions": self.repetitions_,
@@ -197,7 +192,7 @@ class LeastSquaresReadout(ABC):
         return readout
 
     def __repr__(self) -> str:
-        given = ", ".join(f"{key}={value!r}" for key, value in self._settings().items() if value is not None)
+        given = ", ".join(f"{key}={value!r}" for key, value in self.config.arguments().items() if value is not None)
         return f"{type(self).__name__}({given})"
 
     # ---- what kinds of readouts add
@@ -232,9 +227,6 @@ class LeastSquaresReadout(ABC):
     def _remember(self, arrays: Mapping[str, npt.NDArray], facts: Mapping[str, Any], form: LinearForm) -> None:
         """Take over the solution of a file. Raises KeyError, TypeError or ValueError if it does not fit together."""
 
-    def _new_position(self) -> SequencePosition:
-        return SequencePosition(self.washout)
-
     # ---- how
 
     def _checked(self, chunk: Chunk) -> tuple[Columns, int]:
@@ -250,8 +242,3 @@ class LeastSquaresReadout(ABC):
         return ConfigurationError(
             f"there are no rows to learn from: {'call partial_fit first' if self._widths is None else why}"
         )
-
-    def _settings(self) -> dict[str, Any]:
-        """The constructor's arguments, ready for JSON."""
-        settings = {name: getattr(self, name) for name in inspect.signature(type(self)).parameters}
-        return {name: value.tolist() if isinstance(value, np.ndarray) else value for name, value in settings.items()}

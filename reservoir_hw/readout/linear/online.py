@@ -81,8 +81,6 @@ class OnlineReadout(LeastSquaresReadout):
     # Products of larger numbers with covariances would leave the range of float64.
     _largest = 1e20
 
-    standardise_steps: int
-
     @abstractmethod
     def _new_rule(self, features: int, outputs: int) -> _Rule:
         """The update rule, untrained."""
@@ -153,17 +151,18 @@ class OnlineReadout(LeastSquaresReadout):
     def report_(self) -> dict[str, Any]:
         """See the class. Raises NotSolved before anything was learned."""
         features = self._solved("report_").weights.shape[1]
-        return {"samples": self.n_samples_, "features": features, **self._settings(), "notes": []}
+        return {"samples": self.n_samples_, "features": features, **self.config.arguments(), "notes": []}
 
     # ---- how
 
     def _learn(self, chunk: Chunk) -> tuple[Columns, Array]:
         """The checked chunk, and the answer (batch, time, outputs) to each step before its update."""
         columns, drop = self._checked(chunk)
+        config = self.config
         widths = columns.widths
-        rule = self._rule or self._new_rule(widths.features + self.bias, widths.outputs)
+        rule = self._rule or self._new_rule(widths.features + config.bias, widths.outputs)
         scale, held = self._scale, self._held
-        if scale is None and not self.standardise:
+        if scale is None and not config.standardise:
             scale = FeatureScale.none(widths.features)
         self._precision = max(self._precision, *columns.precisions)
         weights, steps = rule.weights.copy(), rule.steps
@@ -171,21 +170,21 @@ class OnlineReadout(LeastSquaresReadout):
         start = drop
         with np.errstate(over="ignore", invalid="ignore"):
             if scale is None:
-                start = min(drop + self.standardise_steps - sum(len(rows) for rows, _ in held), columns.steps)
+                start = min(drop + config.standardise_steps - sum(len(rows) for rows, _ in held), columns.steps)
                 held = [*held, _rows(columns, drop, start)]
-                if sum(len(rows) for rows, _ in held) == self.standardise_steps:
+                if sum(len(rows) for rows, _ in held) == config.standardise_steps:
                     scale = self._scale_by(held)
                     self._learn_held(rule, scale, held)
                     held = []
             elif drop:
                 rows, _ = _rows(columns, 0, drop)
-                answers[:, :drop] = (scale.standardised(rows, bias=self.bias) @ rule.weights).swapaxes(0, 1)
+                answers[:, :drop] = (scale.standardised(rows, bias=config.bias) @ rule.weights).swapaxes(0, 1)
             size = max(1, _ROWS // columns.batch)
             for first in range(start, columns.steps, size):
                 last = min(first + size, columns.steps)
                 rows, targets = _rows(columns, first, last)
                 assert scale is not None
-                answers[:, first:last] = rule.learn(scale.standardised(rows, bias=self.bias), targets).swapaxes(0, 1)
+                answers[:, first:last] = rule.learn(scale.standardised(rows, bias=config.bias), targets).swapaxes(0, 1)
         # Written so that NaN does not count as a small number.
         if not np.abs(rule.weights).max() <= _DIVERGED:
             rule.weights, rule.steps = weights, steps
@@ -199,11 +198,11 @@ class OnlineReadout(LeastSquaresReadout):
         return InputRangeError(f"the weights of this readout exceed {_DIVERGED:g}: scale states and targets")
 
     def _scale_by(self, held: list[tuple[Array, Array]]) -> FeatureScale:
-        return FeatureScale.of([rows for rows, _ in held], centred=self.bias, precision=self._precision)
+        return FeatureScale.of([rows for rows, _ in held], centred=self.config.bias, precision=self._precision)
 
     def _learn_held(self, rule: _Rule, scale: FeatureScale, held: list[tuple[Array, Array]]) -> None:
         for rows, targets in held:
-            rule.learn(scale.standardised(rows, bias=self.bias), targets)
+            rule.learn(scale.standardised(rows, bias=self.config.bias), targets)
 
     def _finish(self) -> Self:
         """Learn the steps that were held back, if there are any."""
@@ -222,11 +221,11 @@ class OnlineReadout(LeastSquaresReadout):
             )
         if self._scale is None:
             raise NotSolved(
-                f"{wanted_for} needs weights, and the first {self.standardise_steps} steps are still held back, to "
-                "standardise by them: call solve() to learn from what there is, or set standardise=False"
+                f"{wanted_for} needs weights, and the first {self.config.standardise_steps} steps are still held back, "
+                "to standardise by them: call solve() to learn from what there is, or set standardise=False"
             )
-        weights, bias = self._scale.unfolded(self._rule.weights, bias=self.bias)
-        return LinearForm(weights.T, bias, self._widths.nodes, self._scale if self.standardise else None)
+        weights, bias = self._scale.unfolded(self._rule.weights, bias=self.config.bias)
+        return LinearForm(weights.T, bias, self._widths.nodes, self._scale if self.config.standardise else None)
 
     # Targets come one by one: nothing says how much they move.
     _loses_in_single = True
@@ -239,7 +238,7 @@ class OnlineReadout(LeastSquaresReadout):
         outputs, features = form.weights.shape
         self._widths = Widths(form.nodes, form.inputs, outputs)
         self._scale = form.scale or FeatureScale.none(features)
-        rule = self._rule = self._new_rule(features + self.bias, outputs)
+        rule = self._rule = self._new_rule(features + self.config.bias, outputs)
         rule.steps = int(facts["steps"])
         for name, array in rule.memory().items():
             array[:] = arrays[f"rule.{name}"]
@@ -256,7 +255,7 @@ class RlsConfig(OnlineConfig):
 
     def build(self) -> RLSReadout:
         """An `RLSReadout` with these settings."""
-        return RLSReadout(**self._arguments())
+        return RLSReadout(**self.arguments())
 
 
 class RLSReadout(OnlineReadout):
@@ -288,8 +287,6 @@ class RLSReadout(OnlineReadout):
     """
 
     kind = "rls"
-    alpha: float
-    forgetting: float
 
     def __init__(
         self,
@@ -305,7 +302,10 @@ class RLSReadout(OnlineReadout):
         super().__init__(RlsConfig, locals())
 
     def _new_rule(self, features: int, outputs: int) -> _Rule:
-        return RecursiveLeastSquares(features, outputs, alpha=self.alpha, forgetting=self.forgetting, free=self.bias)
+        config = self.config
+        return RecursiveLeastSquares(
+            features, outputs, alpha=config.alpha, forgetting=config.forgetting, free=config.bias
+        )
 
 
 class LmsConfig(OnlineConfig):
@@ -323,7 +323,7 @@ class LmsConfig(OnlineConfig):
 
     def build(self) -> LMSReadout:
         """An `LMSReadout` with these settings."""
-        return LMSReadout(**self._arguments())
+        return LMSReadout(**self.arguments())
 
 
 class LMSReadout(OnlineReadout):
@@ -350,8 +350,6 @@ class LMSReadout(OnlineReadout):
     """
 
     kind = "lms"
-    rate: float
-    normalised: bool
 
     def __init__(
         self,
@@ -367,12 +365,12 @@ class LMSReadout(OnlineReadout):
         super().__init__(LmsConfig, locals())
 
     def _new_rule(self, features: int, outputs: int) -> _Rule:
-        return LeastMeanSquares(features, outputs, rate=self.rate, normalised=self.normalised)
+        return LeastMeanSquares(features, outputs, rate=self.config.rate, normalised=self.config.normalised)
 
     def _diverged(self) -> ReservoirError:
         return InputRangeError(
-            f"LMS with rate {self.rate:g} diverges on these states: take a lower rate, or normalised=True. The weights "
-            "are those before this chunk"
+            f"LMS with rate {self.config.rate:g} diverges on these states: take a lower rate, or normalised=True. The "
+            "weights are those before this chunk"
         )
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import logging
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from typing import Annotated, Any, Literal, Self, TypeAlias, cast
+from functools import partial
+from typing import Annotated, Any, Literal, Self, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -90,7 +91,7 @@ class RidgeConfig(LinearConfig):
 
     def build(self) -> RidgeReadout:
         """A `RidgeReadout` with these settings."""
-        return RidgeReadout(**self._arguments())
+        return RidgeReadout(**self.arguments())
 
 
 class RidgeReadout(LeastSquaresReadout):
@@ -170,12 +171,7 @@ class RidgeReadout(LeastSquaresReadout):
     # Squares of larger numbers, summed, would leave the range of float64.
     _largest = 1e150
 
-    alpha: float | Array | Search
-    solver: Solver
-    alphas: Array | None
-    per_output: bool
-    folds: int
-    block_steps: int
+    config: RidgeConfig
     alpha_: float | Array
     alphas_: Array | None
     scores_: Array | None
@@ -199,15 +195,15 @@ class RidgeReadout(LeastSquaresReadout):
         arguments = locals()
         self._form: LinearForm | None = None
         super().__init__(RidgeConfig, arguments)
-        self._learns_on_device = self.solver == "normal"
-        if self.alphas is not None:
-            self.alphas = np.unique(self.alphas)
+        self._learns_on_device = self.config.solver == "normal"
 
     def reset(self) -> Self:
         """Forget the rows learned from; weights that were solved for stay until the next `solve`."""
         self._accumulator: Accumulator | None = None
         self._precisions = np.zeros(1 + self.input_connection)
-        return super().reset()
+        super().reset()
+        self._position = SequencePosition(self.washout, self._number_of_folds, self.config.block_steps)
+        return self
 
     @property
     def report_(self) -> dict[str, Any]:
@@ -233,29 +229,23 @@ class RidgeReadout(LeastSquaresReadout):
     # ---- how
 
     @property
-    def _search(self) -> Search | None:
-        return cast(Search, self.alpha) if isinstance(self.alpha, str) else None
-
-    @property
     def _largest_condition(self) -> float:
-        return EPSILON**-0.5 if self.solver == "normal" else 1 / EPSILON
-
-    def _new_position(self) -> SequencePosition:
-        return SequencePosition(self.washout, self._number_of_folds, self.block_steps)
+        return EPSILON**-0.5 if self.config.solver == "normal" else 1 / EPSILON
 
     @property
     def _number_of_folds(self) -> int:
-        return self.folds if self._search == "kfold" else 1
+        return self.config.folds if self.config.alpha == "kfold" else 1
 
     def _learn(self, chunk: Chunk) -> None:
         columns, drop = self._checked(chunk)
         widths = columns.widths
-        if isinstance(self.alpha, np.ndarray) and self.alpha.shape != (widths.outputs,):
-            raise ShapeError(f"alpha has {self.alpha.size} values, targets have {widths.outputs} outputs")
+        alpha = self.config.alpha
+        if isinstance(alpha, list) and len(alpha) != widths.outputs:
+            raise ShapeError(f"alpha has {len(alpha)} values, targets have {widths.outputs} outputs")
         # From here on nothing can be refused.
         if self._accumulator is None:
             width = widths.features + widths.outputs
-            self._accumulator = Accumulator(_SOLVERS[self.solver], width, self._number_of_folds, columns.device)
+            self._accumulator = Accumulator(_SOLVERS[self.config.solver], width, self._number_of_folds, columns.device)
             self._widths = widths
         self._precisions = np.maximum(self._precisions, columns.precisions)
         for lane, start, stop, fold in self._position.advance(columns, drop, new_sequence=chunk.new_sequence):
@@ -267,19 +257,11 @@ class RidgeReadout(LeastSquaresReadout):
             raise self._no_rows()
         parts = accumulator.statistics()
         self._check_folds(parts)
-        shift = accumulator.shift
+        shift, config = accumulator.shift, self.config
         precision = np.repeat(self._precisions, [widths.nodes, widths.inputs][: len(self._precisions)])
-
-        def design_of(rows: Statistics) -> Design:
-            return Design.of(
-                rows.mean,
-                rows.variance,
-                shift=shift,
-                precision=precision,
-                standardise=self.standardise,
-                bias=self.bias,
-            )
-
+        design_of = partial(
+            Design.of, shift=shift, precision=precision, standardise=config.standardise, bias=config.bias
+        )
         total = parts[0].merged(parts[1:]) if len(parts) > 1 else parts[0]
         design = design_of(total)
         if design.keep.size == 0:
@@ -287,24 +269,25 @@ class RidgeReadout(LeastSquaresReadout):
                 f"none of the {design.features} features varies over {total.rows} rows: there is nothing to learn "
                 "from. Is the reservoir driven, and its output connected?"
             )
-        alpha, alphas, scores = self.alpha, None, None
+        alphas, scores = None, None
+        alpha: Any = np.array(config.alpha) if isinstance(config.alpha, list) else config.alpha
         direct = total.direct(design, alpha) if isinstance(alpha, float) else None
         if direct is None:
             spectrum = total.spectrum(design)
             if isinstance(alpha, str):
-                alphas = DEFAULT_ALPHAS.copy() if self.alphas is None else self.alphas.copy()
+                alphas = DEFAULT_ALPHAS.copy() if config.alphas is None else np.unique(config.alphas)
                 gcv = alpha == "gcv"
                 scores = gcv_scores(spectrum, alphas) if gcv else kfold_scores(parts, design_of, alphas)
                 # Below that the estimates hold for exact arithmetic, and not for the weights one would get.
                 usable = spectrum.condition(alphas) <= self._largest_condition
                 if not usable.any():
                     usable[-1] = True
-                alpha = choose_alpha(scores[usable], alphas[usable], per_output=self.per_output)
+                alpha = choose_alpha(scores[usable], alphas[usable], per_output=config.per_output)
             self._check_singular(spectrum, alpha)
             scaled_weights, self._spectrum = spectrum.weights(np.asarray(alpha)), lambda: spectrum
         else:
             scaled_weights, self._spectrum = direct
-        self.alpha_, self.alphas_, self.scores_ = cast(float | Array, alpha), alphas, scores
+        self.alpha_, self.alphas_, self.scores_ = alpha, alphas, scores
         self.n_samples_, self._report = total.rows, None
         features = widths.features
         weights = np.zeros((widths.outputs, features))
@@ -330,7 +313,7 @@ class RidgeReadout(LeastSquaresReadout):
         if empty:
             raise ConfigurationError(
                 f"fold {empty[0]} of {len(parts)} got no rows: there are {sum(p.rows for p in parts)} rows in blocks "
-                f"of {self.block_steps} steps. Reduce block_steps or folds."
+                f"of {self.config.block_steps} steps. Reduce block_steps or folds."
             )
 
     def _check_singular(self, spectrum: Spectrum, alpha: float | Array) -> None:
@@ -343,7 +326,7 @@ class RidgeReadout(LeastSquaresReadout):
             remedies.append("set input_connection=False if the inputs always sum to a constant, as one-hot codes do")
         if spectrum.rows <= spectrum.features:
             remedies.append("learn from more steps than there are features")
-        elif self.solver == "normal":
+        elif self.config.solver == "normal":
             remedies.append("use solver='qr', which tells nearly dependent features apart")
         raise ConfigurationError(
             f"alpha is {smallest:g}{', too small to do anything,' if smallest else ''} and the features are linearly "
@@ -375,9 +358,9 @@ class RidgeReadout(LeastSquaresReadout):
             notes.append("the best alpha lies at the end of the grid: widen `alphas`")
         limit = self._largest_condition
         if condition > limit:
-            better = "a larger alpha, or solver='qr'" if self.solver == "normal" else "a larger alpha"
+            better = "a larger alpha, or solver='qr'" if self.config.solver == "normal" else "a larger alpha"
             notes.append(
-                f"condition number {condition:.1e} after regularisation, solver {self.solver!r} resolves "
+                f"condition number {condition:.1e} after regularisation, solver {self.config.solver!r} resolves "
                 f"{limit:.1e}: some weights are rounding errors; use {better}"
             )
         for note in notes:
@@ -389,8 +372,8 @@ class RidgeReadout(LeastSquaresReadout):
             "dead_inputs": int(self.dead_inputs_.size),
             "rank": spectrum.rank,
             "condition": condition if np.isfinite(condition) else None,
-            "solver": self.solver,
-            "search": self._search,
+            "solver": self.config.solver,
+            "search": self.config.alpha if isinstance(self.config.alpha, str) else None,
             "alpha": np.asarray(self.alpha_).tolist(),
             "notes": notes,
         }

@@ -43,10 +43,10 @@ def test_constructor_and_configuration_have_the_same_parameters_and_defaults(mad
 
 
 def test_settings_in_numpy_types() -> None:
-    readout = RidgeReadout(np.array([1, 2]), washout=np.int64(3), bias=np.bool_(False), alphas=np.array([1.0, 0.1]))  # type: ignore[arg-type]
+    readout = RidgeReadout(np.array([1, 2]), washout=np.int64(3), bias=np.bool_(False), alphas=np.array([0.1, 1.0]))  # type: ignore[arg-type]
     assert repr(readout) == repr(RidgeReadout([1.0, 2.0], washout=3, bias=False, alphas=(0.1, 1.0)))
-    assert RidgeReadout(np.float32(0.5)).alpha == RidgeReadout(np.array(0.5)).alpha == 0.5
-    assert LMSReadout(3.0, normalised=False).rate == 3.0
+    assert RidgeReadout(np.float32(0.5)).config.alpha == RidgeReadout(np.array(0.5)).config.alpha == 0.5
+    assert LMSReadout(3.0, normalised=False).config.rate == 3.0
 
 
 def test_an_experiment_names_the_origin_of_a_wrong_setting() -> None:

@@ -127,15 +127,12 @@ class StateReadoutConfig(ReadoutConfig):
 
     def check_outputs(self, outputs: int) -> None:
         """Raise `ConfigurationError` if these settings cannot serve a task with so many outputs."""
-        del outputs
 
     def check_targets(self, targets: np.ndarray) -> None:
         """Raise `ConfigurationError` if these settings cannot learn targets (batch, time, outputs), NaN if unknown."""
-        del targets
 
     def check_features(self, nodes: int, task: Task) -> None:
         """Raise `ConfigurationError` if these settings cannot learn from so many nodes on this task."""
-        del nodes, task
 
     def about_export(self, nodes: int, task: Task) -> list[str]:
         """What stands against an export of what will be trained, a sentence each."""

@@ -151,7 +151,7 @@ def _trained(
         best = result.best_loss if gradient.keep == "best" else None
         loss = float(result.validation_losses[-1, 1] if best is None else best)
         held_out = held_out_of(task, gradient.options)
-        if held_out is not None and not model.loss_in_nats:
+        if held_out is not None and model.output_scale != "probabilities":
             loss, _ = evaluated(model, held_out, gradient.options, run)
         evaluation.metrics[VALIDATION] = loss
     trained = sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)

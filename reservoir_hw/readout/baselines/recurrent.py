@@ -148,7 +148,6 @@ class SRN(TokenModel):
         self.embedding = OneHot(self.vocabulary)
         self.recurrence = nn.RNN(self.vocabulary, self.hidden, bias=False, batch_first=True)
         kind = LogisticReadout if outputs == "logistic" else LinearReadout
-        self.loss_in_nats = outputs == "softmax"
         self.readout = kind(self.hidden, self.vocabulary)
         self.begin()
 

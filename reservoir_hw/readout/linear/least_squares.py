@@ -13,7 +13,7 @@ from safetensors.numpy import save_file
 
 from reservoir_hw.core import arrays
 from reservoir_hw.core.configuration import Document, validate
-from reservoir_hw.core.errors import ConfigurationError, ShapeError
+from reservoir_hw.core.errors import ConfigurationError
 from reservoir_hw.core.files import read_tensors, write_tensors
 from reservoir_hw.readout.linear.configuration import LinearConfig
 from reservoir_hw.readout.linear.linear_form import LinearForm
@@ -23,11 +23,11 @@ from reservoir_hw.readout.linear.training_chunks import (
     Columns,
     SequencePosition,
     Widths,
+    asked,
     check_finite,
     checked,
     chunks,
     in_numpy,
-    numeric,
 )
 
 
@@ -142,20 +142,7 @@ class LeastSquaresReadout(ABC):
         """
         form = self._solved("predict")
         nodes = form.nodes
-        x = numeric(states, "states")
-        u = None if inputs is None else numeric(inputs, "inputs")
-        if x.ndim == 0 or x.shape[-1] != nodes:
-            raise ShapeError(f"states must be (..., {nodes}) as in training, got {tuple(x.shape)}")
-        if (u is not None) != self.input_connection:
-            raise ConfigurationError(
-                "this readout was trained with the inputs: pass them to predict as well"
-                if self.input_connection
-                else "this readout was trained without the inputs: call predict with states only"
-            )
-        if u is not None and u.shape != (*x.shape[:-1], form.inputs):
-            raise ShapeError(
-                f"inputs must be {(*x.shape[:-1], form.inputs)} beside states {tuple(x.shape)}, got {tuple(u.shape)}"
-            )
+        x, u = asked(states, inputs, nodes, form.inputs)
         single = arrays.is_single(x) and (u is None or arrays.is_single(u))
         dtype = np.dtype(np.float32 if single else np.float64)
         computed = np.dtype(np.float64) if self._loses_in_single else dtype

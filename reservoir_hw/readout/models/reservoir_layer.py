@@ -7,6 +7,7 @@ states = layer(u)       # the states of the device; gradients reach u through th
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
@@ -52,7 +53,42 @@ class Series:
 Gradient = Literal["stop", "through", "twin"]
 
 
-class ReservoirLayer(nn.Module):
+class OverSequences(nn.Module, ABC):
+    """What goes along sequences: u (batch, time, inputs) -> states (batch, time, nodes). Abstract base."""
+
+    inputs: int
+    nodes: int
+
+    @property
+    def label(self) -> str:
+        """What it is, for the name of an exported model."""
+        return type(self).__name__
+
+    @abstractmethod
+    def begin(self, batch: int = 1) -> None:
+        """Begin `batch` new sequences."""
+
+    @abstractmethod
+    def advance(self, u: Tensor) -> Tensor:
+        """Go on with the sequences."""
+
+    def forward(self, u: Tensor) -> Tensor:
+        """The states (batch, time, nodes) of new sequences u (batch, time, inputs)."""
+        self._check(u)
+        self.begin(u.shape[0])
+        return self.advance(u)
+
+    def _check(self, u: Tensor, begun: int | None = None) -> None:
+        """Raise `ShapeError` for another number of channels, or of sequences than were begun."""
+        if u.ndim != 3 or u.shape[2] != self.inputs:
+            raise ShapeError(
+                f"a {self.label} with {self.inputs} inputs takes u (batch, time, {self.inputs}), not {tuple(u.shape)}"
+            )
+        if begun is not None and u.shape[0] != begun:
+            raise ShapeError(f"u holds {u.shape[0]} sequences, but {begun} were begun: call begin({u.shape[0]}) first")
+
+
+class ReservoirLayer(OverSequences):
     """An open reservoir as a module: inputs (batch, time, inputs) -> states (batch, time, nodes).
 
     The inputs pass a fixed map into the range of the device first, u -> clip(scale u + offset, offset - limit,
@@ -105,6 +141,7 @@ class ReservoirLayer(nn.Module):
         super().__init__()
         _check_policy(gradient, reservoir, twin)
         self.reservoir = reservoir
+        self.inputs, self.nodes = reservoir.spec.inputs, reservoir.spec.nodes
         self.gradient: Gradient = gradient
         self.twin = twin
         self.scale, self.offset = float(scale), float(offset)
@@ -123,16 +160,6 @@ class ReservoirLayer(nn.Module):
         """What the reservoir declares."""
         return self.reservoir.spec
 
-    @property
-    def inputs(self) -> int:
-        """Input channels."""
-        return self.spec.inputs
-
-    @property
-    def nodes(self) -> int:
-        """Width of the states."""
-        return self.spec.nodes
-
     def begin(self, batch: int = 1) -> None:
         """Begin `batch` new sequences, at rest. Nothing is sent to the device before it is driven."""
         batch = whole_number("the number of sequences", batch, error=ShapeError)
@@ -140,12 +167,6 @@ class ReservoirLayer(nn.Module):
         if self._simulation is not None:
             self._simulation.begin(batch)
         self._last = None
-
-    def forward(self, u: Tensor) -> Tensor:
-        """The states (batch, time, nodes) of new sequences u (batch, time, inputs)."""
-        self._check_shape(u)
-        self.begin(u.shape[0])
-        return self.advance(u)
 
     def advance(self, u: Tensor) -> Tensor:
         """Go on with the sequences: inputs (batch, time, inputs) -> states (batch, time, nodes).
@@ -159,11 +180,7 @@ class ReservoirLayer(nn.Module):
         StateLost
             The device cannot go on with these sequences.
         """
-        self._check_shape(u)
-        if u.shape[0] != self._device.batch:
-            raise ShapeError(
-                f"u holds {u.shape[0]} sequences, but {self._device.batch} were begun: call begin({u.shape[0]}) first"
-            )
+        self._check(u, self._device.batch)
         mapped = self.map_inputs(u)
         if self.gradient == "through":
             states = self._device.run(mapped)
@@ -201,11 +218,6 @@ class ReservoirLayer(nn.Module):
             return mapped
         self.saturations += int(((mapped < bounds[0]) | (mapped > bounds[1])).sum())
         return mapped.clamp(*bounds)
-
-    @property
-    def label(self) -> str:
-        """What it is, for the name of an exported model."""
-        return type(self).__name__
 
     def cut(self, cutter: Any, series: Series) -> Any:
         """The reservoir | what a model makes of its states."""
@@ -257,12 +269,6 @@ class ReservoirLayer(nn.Module):
             before = _ValuesOf.apply(predicted, measured[:, step])
             rows.append(before)
         return torch.stack(rows, 1)
-
-    def _check_shape(self, u: Tensor) -> None:
-        if u.ndim != 3 or u.shape[2] != self.inputs:
-            raise ShapeError(
-                f"a reservoir with {self.inputs} inputs takes u (batch, time, {self.inputs}), not {tuple(u.shape)}"
-            )
 
 
 def layers_in(module: nn.Module) -> list[ReservoirLayer]:

@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from reservoir_hw.core.arrays import as_numpy
 from reservoir_hw.core.errors import ConfigurationError, InputRangeError, ShapeError, StateLost
 from reservoir_hw.core.validation import whole_number
 from reservoir_hw.readout.models.reservoir_layer import ReservoirLayer, layers_in
@@ -43,8 +44,6 @@ class TokenModel(nn.Module, ABC):
     """
 
     readout: nn.Module
-    loss_in_nats: bool = True
-    """Whether `loss` is the mean cross-entropy of the next token."""
 
     def __init__(self, vocabulary: int) -> None:
         super().__init__()
@@ -108,7 +107,7 @@ class TokenModel(nn.Module, ABC):
         return self.readout(self.features(tokens))
 
     output_scale: OutputScale = "probabilities"
-    """What `outputs` are."""
+    """What `outputs` are; `loss` is the mean cross-entropy of the next token where they are probabilities."""
 
     def outputs(self, tokens: Tensor) -> Tensor:
         """What a model says of each token of the vocabulary, (batch, time, vocabulary); otherwise as `forward`."""
@@ -173,9 +172,8 @@ class TokenModel(nn.Module, ABC):
             tokens = torch.full_like(tokens[:, :1], token)
 
     def _device(self) -> torch.device:
-        for tensor in (*self.parameters(), *self.buffers()):
-            return tensor.device
-        return torch.device("cpu")
+        tensors = (*self.parameters(), *self.buffers())
+        return tensors[0].device if tensors else torch.device("cpu")
 
 
 def check_tokens(tokens: Any, vocabulary: int, name: str = "tokens", *, ignored: bool = False) -> Tensor:
@@ -204,18 +202,12 @@ def check_tokens(tokens: Any, vocabulary: int, name: str = "tokens", *, ignored:
 
 
 def _one_text(prompt: Any) -> Tensor:
-    if isinstance(prompt, Tensor):
-        text = prompt
-    else:
-        array = np.asarray(prompt)
-        if array.size == 0:
-            array = array.astype(np.int64)
-        if array.dtype.kind not in "iu":
-            raise ShapeError(f"the prompt must be a sequence of tokens (whole numbers), not of {array.dtype}")
-        text = torch.as_tensor(array.astype(np.int64))
+    text = np.asarray(as_numpy(prompt))
+    if text.size and text.dtype.kind not in "iu":
+        raise ShapeError(f"the prompt must be a sequence of tokens (whole numbers), not of {text.dtype}")
     if text.ndim != 1:
-        raise ShapeError(f"the prompt must be one sequence of tokens (time,), not {tuple(text.shape)}")
-    return text[None]
+        raise ShapeError(f"the prompt must be one sequence of tokens (time,), not {text.shape}")
+    return torch.from_numpy(text.astype(np.int64))[None]
 
 
 # ---- How probable a model finds whole sentences.

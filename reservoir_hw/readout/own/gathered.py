@@ -11,9 +11,17 @@ import numpy.typing as npt
 
 from reservoir_hw.core import registry
 from reservoir_hw.core.arrays import as_numpy
-from reservoir_hw.core.errors import ConfigurationError, ShapeError
+from reservoir_hw.core.errors import ConfigurationError
 from reservoir_hw.readout.linear.configuration import NotSolved
-from reservoir_hw.readout.linear.training_chunks import Chunk, SequencePosition, Widths, check_finite, checked, in_numpy
+from reservoir_hw.readout.linear.training_chunks import (
+    Chunk,
+    SequencePosition,
+    Widths,
+    asked,
+    check_finite,
+    checked,
+    in_numpy,
+)
 
 # What float32 can hold.
 _LARGEST = 1e38
@@ -73,19 +81,9 @@ class GatheredReadout(ABC):
 
     def _features(self, states: Any, inputs: Any) -> np.ndarray:
         """States (..., nodes), followed by the inputs where it reads them. Raises `ShapeError` for other widths."""
-        widths = self.widths
-        found = [np.asarray(as_numpy(states))]
-        if (inputs is not None) != self.input_connection:
-            raise ConfigurationError(
-                f"this readout was trained with{'' if self.input_connection else 'out'} the inputs"
-            )
-        found += [np.asarray(as_numpy(inputs))] if inputs is not None else []
-        if [one.shape[-1] for one in found] != [widths.nodes, widths.inputs][: len(found)]:
-            raise ShapeError(
-                f"states must be (..., {widths.nodes}) and inputs (..., {widths.inputs}) as in training, got "
-                + " and ".join(str(one.shape) for one in found)
-            )
-        return np.concatenate(found, axis=-1) if len(found) > 1 else found[0]
+        widths, given = self.widths, None if inputs is None else as_numpy(inputs)
+        x, u = asked(as_numpy(states), given, widths.nodes, widths.inputs)
+        return x if u is None else np.concatenate([x, u], axis=-1)
 
     def _nothing_left(self) -> ConfigurationError:
         return ConfigurationError(

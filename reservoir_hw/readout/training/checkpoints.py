@@ -17,7 +17,14 @@ from reservoir_hw.core.files import read_tensors
 from reservoir_hw.core.provenance import first_change
 from reservoir_hw.readout.training.folder import CHECKPOINT, WEIGHTS, TrainingFolder, write_file
 from reservoir_hw.readout.training.identity import FrozenTensors, change_of_constants, constants_of, trained_names
-from reservoir_hw.readout.training.optimizer import Work, first_difference, put_state, put_weights, split_state
+from reservoir_hw.readout.training.optimizer import (
+    Work,
+    first_difference,
+    put_state,
+    put_weights,
+    split_state,
+    weights_of,
+)
 from reservoir_hw.readout.training.options import DECIDE_ORDER
 from reservoir_hw.readout.training.processes import TrainingProcesses
 
@@ -57,8 +64,8 @@ class Checkpoints:
     def write(self, position: Position) -> None:
         """Keep everything that a training goes on from."""
         objective = self._work.objective
-        tensors = {f"weights/{name}": tensor for name, tensor in objective.weights().items()}
-        kept, plain = split_state(self._optimizer, objective.parameter_names())
+        tensors = {f"weights/{name}": tensor for name, tensor in weights_of(objective.trained).items()}
+        kept, plain = split_state(self._optimizer, objective.trained)
         tensors |= {f"optimizer/{place}": tensor for place, tensor in kept.items()}
         if self._noise is not None:
             for name, array in self._noise.kept().items():
@@ -112,7 +119,7 @@ class Checkpoints:
                 f"{_ADVICE}"
             )
         put_weights(work.objective.trained, parts["weights"], where)
-        put_state(self._optimizer, work.objective.parameter_names(), {**parts["optimizer"], **told["state"]})
+        put_state(self._optimizer, work.objective.trained, {**parts["optimizer"], **told["state"]})
         moving = parts["weights"].keys() - {*facts["model"]["frozen"]}
         self._frozen = FrozenTensors(work.objective.trained, moving)
         position = Position(**facts["state"])
@@ -168,7 +175,7 @@ class Checkpoints:
     def _refuse_other_model(self, told: dict[str, Any], weights: dict[str, Tensor], where: str) -> None:
         """Another one in a constant, or in what is frozen."""
         objective = self._work.objective
-        own = objective.weights()
+        own = weights_of(objective.trained)
         # Layers of several processes may have devices, and so input maps, of their own: the first has written them.
         difference = change_of_constants(told["constants"], self._constants) if self._processes.is_first else None
         difference = difference or first_difference(own, weights)

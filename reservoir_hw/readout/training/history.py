@@ -60,7 +60,7 @@ class Progress:
         return f"step {row.step:,} of {self.steps:,}: {losses}, {row.tokens_per_s:,.0f} tokens/s"
 
     def __str__(self) -> str:
-        return f"{self.standing}, {_duration(self.seconds_left)} left"
+        return f"{self.standing}, {duration(self.seconds_left)} left"
 
 
 class Log:
@@ -124,11 +124,12 @@ def _row(cells: Sequence[str]) -> Row:
     return Row(*values, metrics=json.loads(metrics) if metrics else {})  # type: ignore[arg-type]
 
 
-def _duration(seconds: float) -> str:
-    for unit, length in (("h", 3600), ("min", 60)):
+def duration(seconds: float) -> str:
+    """With three digits, in the unit that suits it."""
+    for unit, length in (("days", 86400), ("h", 3600), ("min", 60)):
         if seconds >= length:
-            return f"{seconds / length:.1f} {unit}"
-    return f"{seconds:.0f} s"
+            return f"{seconds / length:.3g} {unit}"
+    return f"{seconds:.3g} s"
 
 
 # ---- The loss over the steps, as a picture.

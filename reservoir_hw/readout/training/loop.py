@@ -6,9 +6,9 @@ import logging
 import math
 import os
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager, nullcontext
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from contextlib import ExitStack, nullcontext
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +25,7 @@ from reservoir_hw.readout.training.checkpoints import Checkpoints, Position
 from reservoir_hw.readout.training.examples import Examples, Rows
 from reservoir_hw.readout.training.folder import WEIGHTS, TrainingFolder, save_weights
 from reservoir_hw.readout.training.history import Progress, Row
-from reservoir_hw.readout.training.optimizer import Batch, Work, make_optimizer, put_weights
+from reservoir_hw.readout.training.optimizer import Batch, Work, make_optimizer, put_weights, weights_of
 from reservoir_hw.readout.training.processes import TrainingProcesses
 
 log = logging.getLogger(__name__)
@@ -71,17 +71,6 @@ class TrainingResult:
         return np.array(met, dtype=np.float64).reshape(-1, 2)
 
 
-@dataclass
-class _Clock:
-    """Wall time of this process, and the part of it that steps took."""
-
-    begin: float = field(default_factory=time.perf_counter)
-    stepping: float = 0.0
-    stepping_at_row: float = 0.0
-    tokens_at_row: int = 0
-    first_step: int = 0
-
-
 def run(work: Work, folder: str | os.PathLike[str] | None, resume: bool) -> TrainingResult:
     """Train; see `train`."""
     options = work.options
@@ -121,7 +110,10 @@ class _Training:
             self._checkpoints = Checkpoints(folder, work, self._plain_optimizer, processes)
             self._go_on(folder, self._checkpoints, resume)
         work.objective.trained.train()
-        self._clock = _Clock(first_step=self._position.step, tokens_at_row=self._tokens(self._position.step))
+        self._first_step = self._position.step
+        # Wall time of this process, and the part of it that steps took: in all, and up to the last row.
+        self._began, self._stepping, self._stepping_at_row = time.perf_counter(), 0.0, 0.0
+        self._tokens_at_row = self._tokens(self._first_step)
 
     def _go_on(self, folder: TrainingFolder, checkpoints: Checkpoints, resume: bool) -> None:
         """From the last checkpoint in the folder, if there is one."""
@@ -145,8 +137,10 @@ class _Training:
     def run(self) -> TrainingResult:
         """Do the steps that are left."""
         steps, state = self._work.steps, self._position
-        began = state.step
-        with self._own_gradients(), StopRequests("the training goes on from its last checkpoint") as stop:
+        # Gradients that were left before are not ours, and none are left behind, also after an error.
+        self._optimizer.zero_grad()
+        with ExitStack() as leaving, StopRequests("the training goes on from its last checkpoint") as stop:
+            leaving.callback(self._optimizer.zero_grad)
             while not self._is_done:
                 norm, stopping = self._step(stop)
                 self._after_step(norm)
@@ -161,16 +155,7 @@ class _Training:
                     stopping = self._processes.largest(stop.requested)
                 if stopping:
                     self._stopped(stopping)
-        return self._finish(began)
-
-    @contextmanager
-    def _own_gradients(self) -> Iterator[None]:
-        """Remove gradients that were left before, and leave none behind, also after an error."""
-        self._optimizer.zero_grad()
-        try:
-            yield
-        finally:
-            self._optimizer.zero_grad()
+        return self._finish()
 
     def _step(self, stop: StopRequests) -> tuple[float, int]:
         """One update of the weights; returns the norm of its gradient and the signal that asks to stop, or 0."""
@@ -206,7 +191,7 @@ class _Training:
         self._position.step += 1
         self._position.loss_sum += mean
         self._position.loss_steps += 1
-        self._clock.stepping += time.perf_counter() - begin
+        self._stepping += time.perf_counter() - begin
         self._position.processor_seconds += time.process_time() - processor_begin
         return norm, stopping
 
@@ -239,11 +224,11 @@ class _Training:
         state, objective = self._position, self._work.objective
         if self._folder is None:
             if self._options.keep == "best":
-                self._best_weights = {name: w.clone() for name, w in objective.weights().items()}
+                self._best_weights = {name: w.clone() for name, w in weights_of(objective.trained).items()}
         elif self._processes.is_first:
             save_weights(objective.trained, self._folder.best, step=state.step, validation_loss=state.best_loss)
 
-    def _finish(self, began: int) -> TrainingResult:
+    def _finish(self) -> TrainingResult:
         state, folder, objective = self._position, self._folder, self._work.objective
         self._processes.fabric.barrier()
         if self._options.keep == "best" and state.best_step is not None and state.best_step != state.step:
@@ -255,14 +240,14 @@ class _Training:
             save_weights(objective.trained, folder.weights, step=state.step)
             folder.draw(self._history)
         self._processes.fabric.barrier()
-        tokens = self._tokens(state.step) - self._tokens(began)
+        tokens = self._tokens(state.step) - self._tokens(self._first_step)
         return TrainingResult(
             steps=state.step,
             history=self._history,
             best_loss=state.best_loss,
             best_step=state.best_step,
             stopped_early=state.stopped_early,
-            tokens_per_s=tokens / self._clock.stepping if tokens else 0.0,
+            tokens_per_s=tokens / self._stepping if tokens else 0.0,
             folder=None if folder is None else folder.path,
             weights=None if folder is None else folder.weights,
             best=folder.best if folder is not None and state.best_step is not None and folder.best.exists() else None,
@@ -340,10 +325,9 @@ class _Training:
         return self._rows.tokens(0, steps * self._options.windows_per_step)
 
     def _add_row(self, validation: float | None, norm: float, metrics: Mapping[str, float]) -> None:
-        state, clock = self._position, self._clock
-        own = self._hooks.optimizer is not None
+        state, own = self._position, self._hooks.optimizer is not None
         base = self._plain_optimizer.param_groups[0]["initial_lr"] if own else self._options.learning_rate
-        seconds = clock.stepping - clock.stepping_at_row
+        seconds = self._stepping - self._stepping_at_row
         tokens = self._tokens(state.step)
         row = Row(
             step=state.step,
@@ -352,12 +336,12 @@ class _Training:
             validation_loss=validation,
             learning_rate=base * self._factor,
             gradient_norm=norm,
-            tokens_per_s=(tokens - clock.tokens_at_row) / seconds,
-            seconds=time.perf_counter() - clock.begin,
+            tokens_per_s=(tokens - self._tokens_at_row) / seconds,
+            seconds=time.perf_counter() - self._began,
             processor_seconds=state.processor_seconds,
             metrics=metrics,
         )
-        clock.stepping_at_row, clock.tokens_at_row = clock.stepping, tokens
+        self._stepping_at_row, self._tokens_at_row = self._stepping, tokens
         state.loss_sum, state.loss_steps = 0.0, 0
         self._history.append(row)
         if not self._processes.is_first:
@@ -366,7 +350,7 @@ class _Training:
             self._folder.log.add(row)
         if self._hooks.progress is not None:
             left = self._work.steps - state.step
-            self._hooks.progress(Progress(row, self._work.steps, row.seconds / (state.step - clock.first_step) * left))
+            self._hooks.progress(Progress(row, self._work.steps, row.seconds / (state.step - self._first_step) * left))
         if self._hooks.on_row is not None:
             self._hooks.on_row(row.step, self._hooks.model, row.numbers)
 

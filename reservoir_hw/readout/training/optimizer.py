@@ -136,11 +136,17 @@ def make_optimizer(model: nn.Module, options: TrainingOptions, make: MakeOptimiz
     return optimizer
 
 
-def split_state(optimizer: Optimizer, names: Mapping[int, str]) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """What the optimizer keeps of each parameter, tensors and plain values, as NAME/key.
+def _names(module: nn.Module) -> dict[int, str]:
+    """The name of each parameter, by its id."""
+    return {id(parameter): name for name, parameter in module.named_parameters()}
+
+
+def split_state(optimizer: Optimizer, module: nn.Module) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """What the optimizer keeps of each parameter of a module, tensors and plain values, as NAME/key.
 
     Raises `ConfigurationError` for anything else.
     """
+    names = _names(module)
     tensors: dict[str, Tensor] = {}
     plain: dict[str, Any] = {}
     for parameter, values in optimizer.state.items():
@@ -158,8 +164,9 @@ def split_state(optimizer: Optimizer, names: Mapping[int, str]) -> tuple[dict[st
     return tensors, plain
 
 
-def put_state(optimizer: Optimizer, names: Mapping[int, str], values: Mapping[str, Any]) -> None:
+def put_state(optimizer: Optimizer, module: nn.Module, values: Mapping[str, Any]) -> None:
     """Give the optimizer back what `split_state` took from it."""
+    names = _names(module)
     found: dict[str, dict[str, Any]] = {}
     for name, value in values.items():
         parameter, _, key = name.rpartition("/")
@@ -215,14 +222,6 @@ class Objective(nn.Module):
     def forward(self, batch: Batch) -> Tensor:
         """The mean loss of a batch."""
         return self._loss(*batch.tensors)
-
-    def weights(self) -> dict[str, Tensor]:
-        """All weights and buffers by name, without copies; what is shared appears once."""
-        return weights_of(self.trained)
-
-    def parameter_names(self) -> dict[int, str]:
-        """The name of each parameter, by its id."""
-        return {id(parameter): name for name, parameter in self.trained.named_parameters()}
 
 
 @dataclass(frozen=True)

@@ -24,7 +24,7 @@ from reservoir_hw.core.locks import owned
 from reservoir_hw.core.provenance import first_change, plain
 from reservoir_hw.core.store import Region, StateStore
 from reservoir_hw.readout.models.token_model import evaluating
-from reservoir_hw.readout.training.estimate import DriveEstimate, estimate_harvest
+from reservoir_hw.readout.training.estimate import DriveEstimate, estimate_drives
 from reservoir_hw.readout.training.examples import Windows, counted_targets, digest_of
 from reservoir_hw.readout.training.identity import reservoirs_of, upstream_constants
 from reservoir_hw.readout.training.noise import NoiseOf
@@ -219,7 +219,7 @@ class HarvestedShards:
     def estimate(self) -> DriveEstimate:
         """What it takes to drive all shards once."""
         groups = [len(group) for number in range(len(self)) for group in self._groups(number)]
-        return estimate_harvest(self._model, groups, self._windows.context)
+        return estimate_drives(self._model, groups, self._windows.context)
 
     def harvest(self, on_steps: Callable[[int], None] | None = None) -> None:
         """Drive everything that the store does not hold yet; `on_steps` is told of time steps that were driven.

@@ -110,8 +110,12 @@ class TokenModel(nn.Module, ABC):
     """What `outputs` are; `loss` is the mean cross-entropy of the next token where they are probabilities."""
 
     def outputs(self, tokens: Tensor) -> Tensor:
-        """What a model says of each token of the vocabulary, (batch, time, vocabulary); otherwise as `forward`."""
-        return self(tokens).softmax(-1)
+        """What a model says of each token of the vocabulary, (batch, time, vocabulary); otherwise as `forward`.
+
+        Of outputs that are each for themselves the logits are their logarithms.
+        """
+        logits = self(tokens)
+        return logits.exp() if self.output_scale == "activations" else logits.softmax(-1)
 
     def loss(self, tokens: Tensor, targets: Tensor) -> Tensor:
         """Mean cross-entropy in nats of targets (batch, time) after whole texts (batch, time).

@@ -137,10 +137,9 @@ def duration(seconds: float) -> str:
 
 def draw_losses(rows: Sequence[Row], path: Path) -> None:
     """Training and validation loss over the steps, as PNG."""
-    from reservoir_hw.core.figure_style import colours, new_figure, plain
+    from reservoir_hw.core.figure_style import colours, one_panel
 
-    figure = new_figure(7.5, 3.8)
-    axes = figure.subplots()
+    figure, axes = one_panel(7.5, 3.8)
     training, validation = colours(2)
     axes.plot([row.step for row in rows], [row.loss for row in rows], color=training, lw=1.2, label="training")
     evaluated = [(row.step, row.validation_loss) for row in rows if row.validation_loss is not None]
@@ -151,6 +150,5 @@ def draw_losses(rows: Sequence[Row], path: Path) -> None:
     axes.set_xlabel("step")
     axes.set_ylabel("cross-entropy (nats per token)")
     axes.legend(frameon=False)
-    plain(axes)
     with replacing(path) as partial:
         figure.savefig(partial, dpi=150, format="png")

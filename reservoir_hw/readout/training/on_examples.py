@@ -23,7 +23,7 @@ from reservoir_hw.readout.training.optimizer import (
     Work,
 )
 from reservoir_hw.readout.training.options import TrainingOptions
-from reservoir_hw.readout.training.sequences import are_sequences, of_sequences
+from reservoir_hw.readout.training.sequences import Batches, Sequences, are_sequences, have_index
 from reservoir_hw.readout.training.stored_states import StoredStates, are_shards
 
 
@@ -128,6 +128,6 @@ def _examples_of(model: Any, data: Any, options: TrainingOptions, name: str, *, 
     if are_shards(data):
         return StoredStates(data, options.context, learned=learned)
     if are_sequences(data):
-        return of_sequences(data, options, name=name, learned=learned)
+        return Sequences(data, name) if have_index(data) else Batches(data, name, options, learned=learned)
     vocabulary = getattr(model, "vocabulary", None)
     return of_corpus(data, options, vocabulary=vocabulary, name=name, learned=learned)

@@ -173,9 +173,7 @@ class OnlineReadout(LeastSquaresReadout):
                 start = min(drop + config.standardise_steps - sum(len(rows) for rows, _ in held), columns.steps)
                 held = [*held, _rows(columns, drop, start)]
                 if sum(len(rows) for rows, _ in held) == config.standardise_steps:
-                    scale = self._scale_by(held)
-                    self._learn_held(rule, scale, held)
-                    held = []
+                    scale, held = self._learn_held(rule, held), []
             elif drop:
                 rows, _ = _rows(columns, 0, drop)
                 answers[:, :drop] = (scale.standardised(rows, bias=config.bias) @ rule.weights).swapaxes(0, 1)
@@ -197,21 +195,19 @@ class OnlineReadout(LeastSquaresReadout):
     def _diverged(self) -> ReservoirError:
         return InputRangeError(f"the weights of this readout exceed {_DIVERGED:g}: scale states and targets")
 
-    def _scale_by(self, held: list[tuple[Array, Array]]) -> FeatureScale:
-        return FeatureScale.of([rows for rows, _ in held], centred=self.config.bias, precision=self._precision)
-
-    def _learn_held(self, rule: _Rule, scale: FeatureScale, held: list[tuple[Array, Array]]) -> None:
+    def _learn_held(self, rule: _Rule, held: list[tuple[Array, Array]]) -> FeatureScale:
+        """Learn the steps that were held back; returns the scale that they have."""
+        scale = FeatureScale.of([rows for rows, _ in held], centred=self.config.bias, precision=self._precision)
         for rows, targets in held:
             rule.learn(scale.standardised(rows, bias=self.config.bias), targets)
+        return scale
 
     def _finish(self) -> Self:
         """Learn the steps that were held back, if there are any."""
         if self._rule is None or not self.n_samples_:
             raise self._no_rows()
         if self._scale is None:
-            self._scale = self._scale_by(self._held)
-            self._learn_held(self._rule, self._scale, self._held)
-            self._held = []
+            self._scale, self._held = self._learn_held(self._rule, self._held), []
         return self
 
     def _solved(self, wanted_for: str) -> LinearForm:

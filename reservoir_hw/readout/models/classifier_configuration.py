@@ -107,8 +107,7 @@ class AroundReservoir(GradientReadoutConfig):
             for config in configs:
                 self.check_passes(what, config)
 
-    def _driven_with(self, reservoir: ReservoirConfig, channels: Channels) -> Channels:
-        del reservoir
+    def _driven_with(self, _reservoir: ReservoirConfig, channels: Channels, /) -> Channels:
         return channels
 
     @model_validator(mode="after")
@@ -157,7 +156,7 @@ class ClassifierConfig(GradientReadoutConfig):
             return SequenceClassifier(recurrence, classes)
 
     @abstractmethod
-    def _recurrence(self, inputs: int, reservoirs: Sequence[Reservoir]) -> GatedRecurrence: ...
+    def _recurrence(self, inputs: int, reservoirs: Sequence[Reservoir], /) -> GatedRecurrence: ...
 
 
 def _no_labels(split: Split) -> str:
@@ -194,17 +193,16 @@ class GatesConfig(AroundReservoir, ClassifierConfig):
             )
         return [self.passed(reservoir).for_inputs(self._driven_with(reservoir, channels))]
 
-    def _driven_with(self, reservoir: ReservoirConfig, channels: Channels) -> Channels:
+    def _driven_with(self, reservoir: ReservoirConfig, channels: Channels, /) -> Channels:
         if self.candidate == "settable":
             return channels
         nodes = getattr(reservoir, "nodes", None)
         # How large gated states are, nobody declares.
         return Channels(channels.count, states=True) if nodes is None else Channels(channels.count + nodes)
 
-    def _recurrence(self, inputs: int, reservoirs: Sequence[Reservoir]) -> GatedRecurrence:
+    def _recurrence(self, _inputs: int, reservoirs: Sequence[Reservoir], /) -> GatedRecurrence:
         from reservoir_hw.readout.models.gated import DrivenCandidate, GatedRecurrence, SettableCandidate
 
-        del inputs
         layer = self.layer(*reservoirs)
         candidate = SettableCandidate(layer) if self.candidate == "settable" else DrivenCandidate(layer)
         return GatedRecurrence(candidate, bias=self.bias)
@@ -219,8 +217,7 @@ class TrainedGruConfig(ClassifierConfig):
 
     nodes: PositiveInt
 
-    def _recurrence(self, inputs: int, reservoirs: Sequence[Reservoir]) -> GatedRecurrence:
+    def _recurrence(self, inputs: int, _reservoirs: Sequence[Reservoir], /) -> GatedRecurrence:
         from reservoir_hw.readout.models.gated import GatedRecurrence, TrainedCandidate
 
-        del reservoirs
         return GatedRecurrence(TrainedCandidate(inputs, self.nodes, bias=self.bias), bias=self.bias)

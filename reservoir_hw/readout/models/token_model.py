@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.nn.utils.rnn import pad_sequence
 
 from reservoir_hw.core.arrays import as_numpy
 from reservoir_hw.core.errors import ConfigurationError, InputRangeError, ShapeError, StateLost
@@ -231,25 +232,21 @@ def log_probabilities(
     Each begins at rest. Sentences of similar length are read side by side, filled up at their end, which a causal model
     does not see. `on_tokens` is told how many were read.
     """
-    order = np.argsort([len(sentence) for sentence in sentences], kind="stable")
+    lengths = np.array([len(sentence) for sentence in sentences], np.int64)
+    order = np.argsort(lengths, kind="stable")
     found = np.zeros(len(sentences))
     device = next(model.readout.parameters()).device
     first = 0
     with evaluating(model):
         while first < len(order):
             some = order[first : first + _MOST]
-            fitting = max(1, _LOGITS // (model.vocabulary * len(sentences[some[-1]])))
-            some = some[:fitting]
+            some = some[: max(1, _LOGITS // (model.vocabulary * int(lengths[some[-1]])))]
             first += len(some)
-            longest = len(sentences[some[-1]])
-            tokens = np.zeros((len(some), longest), np.int64)
-            counted = np.zeros((len(some), longest), bool)
-            for row, number in enumerate(some):
-                tokens[row, : len(sentences[number])] = sentences[number]
-                counted[row, : len(sentences[number])] = True
-            given = torch.from_numpy(tokens).to(device)
+            read = [torch.from_numpy(sentences[number].astype(np.int64)) for number in some]
+            given = pad_sequence(read, batch_first=True).to(device)
             logits = model(given[:, :-1]).double()
             chosen = logits.log_softmax(-1).gather(-1, given[:, 1:, None])[..., 0].cpu().numpy()
-            found[some] = np.where(counted[:, 1:], chosen, 0.0).sum(axis=1)
-            on_tokens(int(counted.sum()))
+            counted = np.arange(1, given.shape[1]) < lengths[some, None]
+            found[some] = np.where(counted, chosen, 0.0).sum(axis=1)
+            on_tokens(int(lengths[some].sum()))
     return found

@@ -66,16 +66,16 @@ class SklearnReadout(GatheredReadout):
             raise self._nothing_left()
         self._rows, self._targets, self._samples = [], [], len(features)
         estimator = self.estimator()
-        single = targets.shape[1] == 1
-        if is_classifier(estimator):
-            # Classes are numbers of outputs, or what the one output says.
-            wanted = targets[:, 0] if single else targets.argmax(axis=1)
-        else:
-            wanted = targets[:, 0] if single else targets
-            if not single and not _takes_several(estimator):
-                from sklearn.multioutput import MultiOutputRegressor
+        wanted = targets
+        if targets.shape[1] == 1:
+            wanted = targets[:, 0]
+        elif is_classifier(estimator):
+            # Classes are numbers of outputs.
+            wanted = targets.argmax(axis=1)
+        elif not _takes_several(estimator):
+            from sklearn.multioutput import MultiOutputRegressor
 
-                estimator = MultiOutputRegressor(estimator)
+            estimator = MultiOutputRegressor(estimator)
         try:
             self._fitted = estimator.fit(features, wanted)
         except ValueError as error:

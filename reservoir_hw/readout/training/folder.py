@@ -61,8 +61,7 @@ def load_weights(module: nn.Module, path: str | os.PathLike[str]) -> dict[str, A
     names and shapes, and in what no weight tells, such as the scale of an input map or a leak rate.
     """
     tensors, facts = read_tensors(path, "pt", WEIGHTS)
-    constants = facts.pop(_CONSTANTS, None)
-    difference = None if constants is None else change_of_constants(constants, constants_of(module))
+    difference = change_of_constants(facts.pop(_CONSTANTS), constants_of(module))
     if difference is not None:
         raise ConfigurationError(f"{path} is of another model: {difference}")
     put_weights(module, tensors, str(path))

@@ -53,8 +53,8 @@ class LeastSquaresReadout(ABC):
 
     def __init__(self, declaration: type[LinearConfig], given: Mapping[str, Any]) -> None:
         parameters = {name: value for name, value in given.items() if name in declaration.model_fields}
-        given = Document({"kind": self.kind, **parameters}, {(): type(self).__name__})
-        self.config = declared = validate(declaration, given)
+        document = Document({"kind": self.kind, **parameters}, {(): type(self).__name__})
+        self.config = declared = validate(declaration, document)
         self.washout, self.input_connection = declared.washout, declared.input_connection
         self.repetitions_ = 1
         self.reset()

@@ -339,8 +339,9 @@ class RidgeReadout(LeastSquaresReadout):
         self._form = form
         self._cast: dict[np.dtype, tuple[npt.NDArray, npt.NDArray]] = {}
         scale, spread = form.scale, form.target_spread
-        known = scale is not None and spread is not None
-        self._loses_in_single = known and loses_in_single(form.weights, sizes_of(scale), spread)
+        self._loses_in_single = (
+            scale is not None and spread is not None and loses_in_single(form.weights, sizes_of(scale), spread)
+        )
 
     def _reported(self, form: LinearForm, spectrum: Spectrum) -> dict[str, Any]:
         condition = float(spectrum.condition(np.min(self.alpha_)))

@@ -12,6 +12,7 @@ import numpy.typing as npt
 from reservoir_hw.core import registry
 from reservoir_hw.core.arrays import as_numpy
 from reservoir_hw.core.errors import ConfigurationError
+from reservoir_hw.readout.configuration import Readout
 from reservoir_hw.readout.linear.configuration import NotSolved
 from reservoir_hw.readout.linear.training_chunks import (
     Chunk,
@@ -32,7 +33,7 @@ def settings_of(section: dict[str, Any]) -> Any:
     return registry.find("readouts", section["kind"]).load().model_validate(section)
 
 
-class GatheredReadout(ABC):
+class GatheredReadout(Readout, ABC):
     """Takes the states of the training in chunks, as every readout does, and learns when `solve` is called.
 
     The first `washout` steps of each sequence are left out. A target that is NaN is not known, and not learned.

@@ -22,15 +22,13 @@ CODE = ("reservoir_hw", "tests", "benchmarks", "examples", "tools")
 # Names of file formats look like modules.
 FORMATS = {
     "reservoir_hw.bundle",
-    "reservoir_hw.checkpoint",
     "reservoir_hw.esn_weights",
     "reservoir_hw.gated_esn_weights",
     "reservoir_hw.graphs",
+    "reservoir_hw.ridge",
     "reservoir_hw.states",
     "reservoir_hw.tokenizer",
-    "reservoir_hw.weights",
 }
-READOUT_FORMATS = {"reservoir_hw.lms", "reservoir_hw.ridge", "reservoir_hw.rls"}
 # Groups of entry points.
 GROUPS = {f"reservoir_hw.{group}" for group in BUILT_IN}
 
@@ -99,7 +97,7 @@ def texts() -> Iterator[tuple[str, str]]:
 
 def lost(texts: Iterator[tuple[str, str]]) -> list[str]:
     """One line for each path that leads nowhere."""
-    known = FORMATS | READOUT_FORMATS | GROUPS
+    known = FORMATS | GROUPS
     return [
         f"{where}: {path}: {why}"
         for where, text in texts

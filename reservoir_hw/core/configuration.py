@@ -249,7 +249,7 @@ def validate(model: type[ConfigT], document: Document) -> ConfigT:
     try:
         return model.model_validate_json(text, strict=True)
     except ValidationError as error:
-        raise ConfigurationError(_explain(error, model, document)) from None
+        raise explained(error, model, document) from None
 
 
 def _split(dotted: str) -> list[str]:
@@ -414,7 +414,8 @@ def _index(key: str, here: list[Any], dotted: str, origin: str) -> int:
     return int(key)
 
 
-def _explain(error: ValidationError, model: type[BaseModel], document: Document) -> str:
+def explained(error: ValidationError, model: type[BaseModel], document: Document) -> ConfigurationError:
+    """What pydantic has found wrong with a document, with the origins of the values."""
     # If a value fits none of several types, pydantic reports it once for each type. It is one problem.
     merged: dict[str, list[str]] = {}
     for problem in error.errors():
@@ -423,8 +424,8 @@ def _explain(error: ValidationError, model: type[BaseModel], document: Document)
         known.append(message.removeprefix("input should be ") if known else message)
     problems = [place + " or ".join(messages) for place, messages in merged.items()]
     if len(problems) == 1:
-        return problems[0]
-    return "\n".join([f"{len(problems)} problems in the configuration:", *(f"  {p}" for p in problems)])
+        return ConfigurationError(problems[0])
+    return ConfigurationError("\n  ".join([f"{len(problems)} problems in the configuration:", *problems]))
 
 
 def _explain_one(problem: Any, model: type[BaseModel], document: Document) -> tuple[str, str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import hashlib
 import json
 import os
 import re
@@ -77,6 +78,71 @@ def write_safetensors(
             file.seek(8)
             text = json.dumps(header, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
             file.write(text.encode().ljust(length))
+
+
+FORMAT_VERSION = "1"
+"""Of files that `write_tensors` writes."""
+
+
+def write_tensors(
+    path: str | os.PathLike[str],
+    save_file: Callable[..., None],
+    tensors: Mapping[str, Any],
+    facts: Mapping[str, Any],
+    form: str,
+) -> None:
+    """Replace a file by arrays or tensors, and facts that JSON holds. `form` says what it is, such as "checkpoint"."""
+    text = json.dumps(facts, sort_keys=True)
+    metadata = {"format": form, "version": FORMAT_VERSION, "facts": text, "sha256": checksum(tensors, text)}
+    write_safetensors(path, save_file, tensors, metadata)
+
+
+def read_tensors(path: str | os.PathLike[str], framework: str, form: str) -> tuple[dict[str, Any], dict[str, Any]]:
+    """What `write_tensors` wrote, for "numpy" or "pt" (torch): arrays or tensors, and facts.
+
+    Raises `ConfigurationError` if the file is missing, damaged or something else.
+    """
+    from safetensors import SafetensorError, safe_open
+
+    name = os.fspath(path)
+    try:
+        with safe_open(name, framework=framework) as file:
+            metadata = file.metadata() or {}
+            if metadata.get("format") != form:
+                raise ConfigurationError(
+                    f"{name} is a safetensors file, but no {form}: it names its format {metadata.get('format')!r}"
+                )
+            if metadata.get("version") != FORMAT_VERSION:
+                raise ConfigurationError(
+                    f"{name} is a {form} of version {metadata.get('version')}, this package reads version "
+                    f"{FORMAT_VERSION}: use the package that wrote it, or a newer one"
+                )
+            tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118 - not a mapping
+    except FileNotFoundError as error:
+        raise ConfigurationError(f"there is no file {name}; a {form} is needed") from error
+    except (SafetensorError, OSError) as error:
+        raise ConfigurationError(f"{name} cannot be read as a {form} (safetensors): {error}; is it damaged?") from error
+    text = metadata.get("facts", "")
+    if metadata.get("sha256") != checksum(tensors, text):
+        raise ConfigurationError(
+            f"{name} is damaged: its content does not have the SHA-256 that it names; copy it again"
+        )
+    return tensors, json.loads(text)
+
+
+def checksum(tensors: Mapping[str, Any], text: str = "") -> str:
+    """SHA-256 of a text, and of names, shapes, types and values of arrays or tensors of torch."""
+    digest = hashlib.sha256(text.encode())
+    for name, value in sorted(tensors.items()):
+        digest.update(f"{name} {tuple(value.shape)} {value.dtype}".encode())
+        flat = value.reshape(-1)
+        if hasattr(flat, "detach"):
+            # As bytes: numpy has no bfloat16.
+            import torch
+
+            flat = flat.detach().cpu().view(torch.uint8).numpy()
+        digest.update(flat.data)
+    return digest.hexdigest()
 
 
 def must_be_writable(path: str | os.PathLike[str], what: str) -> None:

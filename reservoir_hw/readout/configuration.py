@@ -12,6 +12,7 @@ from pydantic import Field, NonNegativeInt
 from reservoir_hw.core.channels import Channels
 from reservoir_hw.core.configuration import Config
 from reservoir_hw.core.errors import ConfigurationError
+from reservoir_hw.core.reservoir_config import ReservoirConfig
 from reservoir_hw.tasks.task import Task
 
 
@@ -29,15 +30,18 @@ class ReadoutConfig(Config):
     needs_reservoir: ClassVar[bool] = True
     """Whether an experiment has to name one."""
 
+    named: ClassVar[str] = ""
+    """A short name for tables and figures, with fields in braces; empty where that of the reservoir says enough."""
+
     @property
     def label(self) -> str:
-        """A short name for tables and figures, empty where the name of the reservoir says enough."""
-        return ""
+        """`named`, with the values of this one."""
+        return self.named.format_map(dict(self))
 
     @property
     def layers_of_reservoirs(self) -> int:
         """How many layers drive a reservoir: the same one, or each its own."""
-        return 1
+        return int(self.needs_reservoir)
 
     def channels(self, task: Task) -> Channels:
         """What the reservoir is driven with."""
@@ -51,6 +55,22 @@ class GradientReadoutConfig(ReadoutConfig):
     training: dict[str, Any] = Field(
         default={}, description="keys of training.gradient that have other values for this model"
     )
+
+    def reservoirs(self, reservoir: ReservoirConfig, channels: Channels) -> list[ReservoirConfig]:
+        """The reservoirs to open for a model that drives them with these channels.
+
+        Raises `ConfigurationError` where the section `reservoir` does not fit.
+        """
+        del reservoir, channels
+        return []
+
+    def twins(self, channels: Channels) -> list[ReservoirConfig]:
+        """The twin to open, or nothing."""
+        del channels
+        return []
+
+    def check_gradient(self, reservoir: ReservoirConfig, channels: Channels) -> None:
+        """Raise `ConfigurationError` where no gradient can pass, as far as the configuration tells."""
 
 
 class Readout(Protocol):
@@ -85,31 +105,12 @@ class Readout(Protocol):
         ...
 
 
-class PrequentialReadout(Readout, Protocol):
-    """A readout that can go on learning while it answers."""
-
-    def predict_then_update(self, states: Any, targets: Any, inputs: Any = None, *, new_sequence: bool = False) -> Any:
-        """Outputs (batch, time, outputs), each computed before the target of its step was learned."""
-        ...
-
-
-class GatheringReadout(Readout, Protocol):
-    """A readout that learns from all states at once, in `solve`, which the main thread calls after the last chunk.
-
-    It gets whole sequences, with NaN for targets that do not count.
-    """
-
-    gathers: Literal[True]
-    mixes_positions: bool
-    """Whether an output depends on other steps, so that `predict` needs whole sequences."""
-
-
 class StateReadoutConfig(ReadoutConfig):
     """A readout that learns in one pass over the states of a task's series."""
 
     trained = "in one pass"
     gathers: ClassVar[bool] = False
-    """Whether its readout holds the states of the whole training in memory (a `GatheringReadout`)."""
+    """Whether its readout holds the states of the whole training in memory (a `GatheredReadout`)."""
 
     @abstractmethod
     def build(self) -> Readout:
@@ -121,20 +122,17 @@ class StateReadoutConfig(ReadoutConfig):
 
     @property
     def keeps_learning(self) -> bool:
-        """Whether what `build` makes is a `PrequentialReadout` that shall go on learning in the test."""
+        """Whether what `build` makes is an `OnlineReadout` that shall go on learning in the test."""
         return False
 
     def check_outputs(self, outputs: int) -> None:
         """Raise `ConfigurationError` if these settings cannot serve a task with so many outputs."""
-        del outputs
 
     def check_targets(self, targets: np.ndarray) -> None:
         """Raise `ConfigurationError` if these settings cannot learn targets (batch, time, outputs), NaN if unknown."""
-        del targets
 
     def check_features(self, nodes: int, task: Task) -> None:
         """Raise `ConfigurationError` if these settings cannot learn from so many nodes on this task."""
-        del nodes, task
 
     def about_export(self, nodes: int, task: Task) -> list[str]:
         """What stands against an export of what will be trained, a sentence each."""

@@ -25,7 +25,7 @@ from reservoir_hw.experiment.run.folder import new_run_folder
 from reservoir_hw.experiment.run.report import write_report
 from reservoir_hw.experiment.run.result import InFolder
 from reservoir_hw.experiment.states.progress import Progress, StepCounter
-from reservoir_hw.readout.baselines.ngram import TokenCounts
+from reservoir_hw.readout.baselines.ngram import NGram
 from reservoir_hw.tasks.datasets import FOLDER_VARIABLE
 from reservoir_hw.tasks.task import Table, Tokens
 
@@ -244,7 +244,7 @@ def blimp(
         records = [{"label": trained.label, "reservoir": device.provenance()} for device in devices]
     lengths = np.array([len(one) - 1 for one in sentences])
     counts = np.bincount(joined(text.tokens_train), minlength=text.vocabulary) + 1
-    unigram, bigram = np.log(counts / counts.sum()), TokenCounts(text.tokens_train, text.vocabulary, 2)
+    unigram, bigram = np.log(counts / counts.sum()), NGram(text.tokens_train, text.vocabulary, 2)
     found = {
         trained.label: own,
         UNTRAINED: untrained,

@@ -297,5 +297,6 @@ def model_without_devices(row: TrainedRow, tokenizer: Tokenizer) -> Iterator[tup
     settings = model_of(row.point.config)
     with ExitStack() as stack:
         absent = [stack.enter_context(DeclaredReservoir(spec)) for spec in row.reservoirs]
-        twins = [stack.enter_context(build_reservoir(twin)) for twin in settings.twins(tokenizer.vocabulary)]
+        channels = settings.driven_with(tokenizer.vocabulary)
+        twins = [stack.enter_context(build_reservoir(twin)) for twin in settings.twins(channels)]
         yield settings.build(tokenizer.vocabulary, absent, twins), None

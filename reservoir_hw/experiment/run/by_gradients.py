@@ -54,9 +54,9 @@ class ByGradients(Trainer):
             return
         tokens = task.tokens
         if section == "reservoir":
-            model.reservoirs(config.reservoir, tokens.vocabulary)
+            model.reservoirs(config.reservoir, model.channels(task))
         elif section == "readout":
-            model.check_gradient(config.reservoir, tokens.vocabulary)
+            model.check_gradient(config.reservoir, model.channels(task))
             model.lessons(task)
         elif section == "training":
             check_training(config, model, tokens)
@@ -104,22 +104,22 @@ def model_of(config: ExperimentConfig) -> TokenModelConfig:
 def opened_model(point: Point, task: Tokens, record: str | None = None) -> Iterator[tuple[TokenModel, list[Reservoir]]]:
     """The untrained model of a point around its open reservoirs; `record` is a path for what they are driven with."""
     model = model_of(point.config)
-    width = model.inputs(task.vocabulary)
+    channels = model.driven_with(task.vocabulary)
     with contextlib.ExitStack() as stack:
         devices: list[Reservoir] = []
-        wanted = model.reservoirs(point.config.reservoir, task.vocabulary)
+        wanted = model.reservoirs(point.config.reservoir, channels)
         for number, one in enumerate(wanted):
             device = stack.enter_context(build_reservoir(one))
-            if device.spec.inputs != width:
+            if device.spec.inputs != channels.count:
                 raise ConfigurationError(
-                    f"the model drives its reservoir with {width} channels, but the device takes {device.spec.inputs}: "
-                    "change the width of the model, or let `input_mask:` spread its channels"
+                    f"the model drives its reservoir with {channels.count} channels, but the device takes "
+                    f"{device.spec.inputs}: change the width of the model, or let `input_mask:` spread its channels"
                 )
             if record is not None:
                 path = record if len(wanted) == 1 else f"{record}/{number:03d}"
                 stack.enter_context(Recorder(device, path, chunk_steps=point.config.run.chunk_steps))
             devices.append(device)
-        twins = [stack.enter_context(build_reservoir(twin)) for twin in model.twins(task.vocabulary)]
+        twins = [stack.enter_context(build_reservoir(twin)) for twin in model.twins(channels)]
         context = gradient_of(point.config).options.context
         yield model.build(task.vocabulary, devices, twins, context=context), devices
 
@@ -151,7 +151,7 @@ def _trained(
         best = result.best_loss if gradient.keep == "best" else None
         loss = float(result.validation_losses[-1, 1] if best is None else best)
         held_out = held_out_of(task, gradient.options)
-        if held_out is not None and not model.loss_in_nats:
+        if held_out is not None and model.output_scale != "probabilities":
             loss, _ = evaluated(model, held_out, gradient.options, run)
         evaluation.metrics[VALIDATION] = loss
     trained = sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)

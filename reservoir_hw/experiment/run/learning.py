@@ -12,7 +12,8 @@ from reservoir_hw.experiment.configuration.experiment import ExperimentConfig, P
 from reservoir_hw.experiment.run.text_plan import gradient_of
 from reservoir_hw.experiment.states.drive import gathers, in_whole, learn, predict_into, predict_then_update_into
 from reservoir_hw.experiment.states.plan import DriveChunk, goes_on
-from reservoir_hw.readout.configuration import GradientReadoutConfig, PrequentialReadout, Readout, StateReadoutConfig
+from reservoir_hw.readout.configuration import GradientReadoutConfig, Readout, StateReadoutConfig
+from reservoir_hw.readout.linear.online import OnlineReadout
 from reservoir_hw.tasks.task import Evaluation, Task
 
 States: TypeAlias = Iterable[tuple[DriveChunk, Any]]
@@ -142,7 +143,7 @@ def _test(point: Point, task: Task, readout: Readout, chunk: DriveChunk, states:
     alone = chunk.place is not None and chunk.place.rows == slice(0, len(task.train.inputs))
     whole = task.train.in_one_piece and task.test.in_one_piece
     continues = goes_on(task, point.config.training) and alone and whole
-    predict_then_update_into(cast(PrequentialReadout, readout), task, chunk, states, outputs, continues=continues)
+    predict_then_update_into(cast(OnlineReadout, readout), task, chunk, states, outputs, continues=continues)
 
 
 def state_readout(config: ExperimentConfig) -> StateReadoutConfig:

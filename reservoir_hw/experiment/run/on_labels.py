@@ -88,7 +88,7 @@ def opened_classifier(
     config = point.config
     model = _model_of(config)
     with contextlib.ExitStack() as stack:
-        wanted = model.reservoirs(config.reservoir, task.channels)
+        wanted = [*model.reservoirs(config.reservoir, task.channels), *model.twins(task.channels)]
         opened = [stack.enter_context(build_reservoir(one)) for one in wanted]
         if record is not None and opened:
             stack.enter_context(Recorder(opened[0], record, chunk_steps=config.run.chunk_steps))

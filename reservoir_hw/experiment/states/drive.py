@@ -15,7 +15,9 @@ from reservoir_hw.core.reservoir import Reservoir
 from reservoir_hw.core.store import Region
 from reservoir_hw.experiment.states.plan import Burst, DriveChunk
 from reservoir_hw.readout import Chunk
-from reservoir_hw.readout.configuration import GatheringReadout, PrequentialReadout, Readout
+from reservoir_hw.readout.configuration import Readout
+from reservoir_hw.readout.linear.online import OnlineReadout
+from reservoir_hw.readout.own.gathered import GatheredReadout
 from reservoir_hw.tasks.task import Split, Task
 
 OnSteps: TypeAlias = Callable[[int], None]
@@ -117,7 +119,7 @@ def predict_into(readout: Readout, chunk: DriveChunk, states: Any, outputs: np.n
 
 
 def predict_then_update_into(
-    readout: PrequentialReadout,
+    readout: OnlineReadout,
     task: Task,
     chunk: DriveChunk,
     states: Any,
@@ -142,7 +144,7 @@ def taken_by(readout: Readout, states: Any) -> Any:
     return states if getattr(readout, "takes_tensors", False) else as_numpy(states)
 
 
-def gathers(readout: Readout) -> TypeGuard[GatheringReadout]:
+def gathers(readout: Readout) -> TypeGuard[GatheredReadout]:
     """Whether the readout learns when it has the states of all sequences, each of them whole."""
     return getattr(readout, "gathers", False)
 

@@ -7,9 +7,6 @@ from typing import TYPE_CHECKING
 from reservoir_hw.core.lazy import lazy_names
 
 if TYPE_CHECKING:
-    from reservoir_hw.readout.baselines.fir import FirBaseline as FirBaseline
-    from reservoir_hw.readout.baselines.ngram import NGram as NGram
-    from reservoir_hw.readout.baselines.ngram import NGramBaseline as NGramBaseline
     from reservoir_hw.readout.baselines.recurrent import SRN as SRN
     from reservoir_hw.readout.baselines.recurrent import RecurrentLM as RecurrentLM
     from reservoir_hw.readout.baselines.recurrent import train_in_stages as train_in_stages

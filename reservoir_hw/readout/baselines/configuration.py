@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Protocol, Self
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
 
-import numpy as np
 from pydantic import Field, PositiveInt, model_validator
 
 from reservoir_hw.core.configuration import Config
@@ -21,30 +20,12 @@ if TYPE_CHECKING:
     from reservoir_hw.readout.models.token_model import TokenModel
 
 
-class Baseline(Protocol):
-    """What an experiment asks of a baseline: to learn from and to answer for whole splits.
-
-    Inputs are (batch, time, inputs), targets and outputs (batch, time, outputs), symbols (batch, time).
-    """
-
-    scale: Literal["scores", "probabilities"]
-
-    def fit(self, inputs: np.ndarray, targets: np.ndarray, symbols: np.ndarray | None) -> Any:
-        """Learn from the training split."""
-
-    def predict(self, inputs: np.ndarray, symbols: np.ndarray | None) -> np.ndarray:
-        """Outputs for a split."""
-        ...
-
-
 class BaselineConfig(Config):
     """What every kind of baseline can be told. A kind adds `kind: Literal["..."]` and its own fields."""
 
     kind: Any
-
-    @abstractmethod
-    def build(self) -> Baseline:
-        """Make the baseline, untrained."""
+    named: ClassVar[str] = "{kind}"
+    """A short name for tables and figures, with fields in braces."""
 
     def check_task(self, task: Task) -> None:
         """Raise `ConfigurationError` where this baseline cannot be run on this task."""
@@ -61,16 +42,14 @@ class BaselineConfig(Config):
                 f"baseline {self.kind} learns from every step, and some have no target: take nvar, volterra or esn"
             )
 
+    @abstractmethod
     def evaluate(self, task: Task) -> Evaluation:
-        """Train a baseline on a task, and judge it."""
-        baseline = self.build()
-        baseline.fit(task.train.inputs, task.train.targets, task.train.symbols)
-        return task.evaluate(baseline.predict(task.test.inputs, task.test.symbols), baseline.scale)
+        """Train the baseline on a task, and judge it."""
 
     @property
     def label(self) -> str:
-        """A short name for tables and figures."""
-        return self.kind
+        """`named`, with the values of this one."""
+        return self.named.format_map(dict(self))
 
 
 # ---- Language models without a reservoir, trained as the readouts are: on the same tokens, by the same section.
@@ -85,6 +64,7 @@ class TransformerConfig(TokenModelConfig):
     """The character transformer of Köster & Uchida 2026, section II.C."""
 
     kind: Literal["transformer"]
+    named = "transformer({layers}×{embedding})"
     embedding: PositiveInt = 16
     hidden: PositiveInt = 64
     heads: PositiveInt = 4
@@ -92,13 +72,7 @@ class TransformerConfig(TokenModelConfig):
     dropout: Rate = 0.1
     causal: bool = Field(default=True, description="false: as published, which needs gradient.predict: last")
 
-    @property
-    def label(self) -> str:
-        """transformer(layers×embedding)."""
-        return f"transformer({self.layers}×{self.embedding})"
-
-    def _make(self, vocabulary: int, layers: Sequence[ReservoirLayer], context: int) -> TokenModel:
-        del layers
+    def _make(self, vocabulary: int, _layers: Sequence[ReservoirLayer], context: int, /) -> TokenModel:
         from reservoir_hw.readout.baselines.transformer import CharTransformer
 
         return CharTransformer(vocabulary, context=context, **self.model_dump(exclude=_NOT_OF_THE_MODEL))
@@ -108,6 +82,7 @@ class GptConfig(TokenModelConfig):
     """The decoder of GPT-2, at any size."""
 
     kind: Literal["gpt"]
+    named = "gpt({layers}×{width})"
     width: PositiveInt
     layers: PositiveInt
     heads: PositiveInt = 4
@@ -119,13 +94,7 @@ class GptConfig(TokenModelConfig):
             raise ValueError(f"width {self.width} cannot be divided among {self.heads} heads: it must be a multiple")
         return self
 
-    @property
-    def label(self) -> str:
-        """gpt(layers×width)."""
-        return f"gpt({self.layers}×{self.width})"
-
-    def _make(self, vocabulary: int, layers: Sequence[ReservoirLayer], context: int) -> TokenModel:
-        del layers
+    def _make(self, vocabulary: int, _layers: Sequence[ReservoirLayer], context: int, /) -> TokenModel:
         from reservoir_hw.readout.baselines.transformer import Gpt
 
         return Gpt(vocabulary, context=context, **self.model_dump(exclude=_NOT_OF_THE_MODEL))
@@ -134,20 +103,16 @@ class GptConfig(TokenModelConfig):
 class RecurrentConfig(TokenModelConfig):
     """A trained recurrence, of the cell that `kind` names."""
 
+    named = "{kind}({hidden})"
+
     hidden: PositiveInt
     embedding: PositiveInt | None = Field(default=None, description="channels; null: tokens are one-hot")
     layers: PositiveInt = 1
     dropout: Rate = 0.0
 
-    @property
-    def label(self) -> str:
-        """lstm(hidden) or gru(hidden)."""
-        return f"{self.kind}({self.hidden})"
-
-    def _make(self, vocabulary: int, layers: Sequence[ReservoirLayer], context: int) -> TokenModel:
+    def _make(self, vocabulary: int, _layers: Sequence[ReservoirLayer], _context: int, /) -> TokenModel:
         from reservoir_hw.readout.baselines.recurrent import RecurrentLM
 
-        del layers, context
         return RecurrentLM(vocabulary, cell=self.kind, **self.model_dump(exclude=_NOT_OF_THE_MODEL))
 
 
@@ -195,8 +160,7 @@ class SrnConfig(TokenModelConfig):
         simpler = {f"stage-{share:g}": task.training_words(share) for share in (0, whole / 3, 2 * whole / 3)}
         return {**simpler, f"stage-{whole:g}": task.tokens.tokens_train}
 
-    def _make(self, vocabulary: int, layers: Sequence[ReservoirLayer], context: int) -> TokenModel:
+    def _make(self, vocabulary: int, _layers: Sequence[ReservoirLayer], _context: int, /) -> TokenModel:
         from reservoir_hw.readout.baselines.recurrent import SRN
 
-        del layers, context
         return SRN(vocabulary, **self.model_dump(exclude={*_NOT_OF_THE_MODEL, "stages"}))

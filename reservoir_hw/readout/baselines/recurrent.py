@@ -16,7 +16,6 @@ from reservoir_hw.core.validation import number_in, whole_number
 from reservoir_hw.readout.models.language_model import OneHot
 from reservoir_hw.readout.models.softmax import IGNORED, LinearReadout
 from reservoir_hw.readout.models.token_model import TokenModel, check_tokens
-from reservoir_hw.tasks.task import OutputScale
 
 if TYPE_CHECKING:
     from reservoir_hw.readout.training import TrainingOptions, TrainingResult
@@ -147,9 +146,10 @@ class SRN(TokenModel):
         self.gradient: Gradient = gradient
         self.embedding = OneHot(self.vocabulary)
         self.recurrence = nn.RNN(self.vocabulary, self.hidden, bias=False, batch_first=True)
-        kind = LogisticReadout if outputs == "logistic" else LinearReadout
-        self.loss_in_nats = outputs == "softmax"
-        self.readout = kind(self.hidden, self.vocabulary)
+        if outputs == "logistic":
+            self.readout, self.output_scale = LogisticReadout(self.hidden, self.vocabulary), "activations"
+        else:
+            self.readout = LinearReadout(self.hidden, self.vocabulary)
         self.begin()
 
     def constants(self) -> dict[str, Any]:
@@ -176,16 +176,6 @@ class SRN(TokenModel):
         context = torch.cat([before[0][:, None], states[:, :-1]], 1)
         W_in, W_h = self.recurrence.all_weights[0]
         return torch.tanh(inputs @ W_in.T + context @ W_h.T)
-
-    @property
-    def output_scale(self) -> OutputScale:  # pyright: ignore[reportIncompatibleVariableOverride]
-        """Of logistic outputs each is for itself."""
-        return "activations" if isinstance(self.readout, LogisticReadout) else "probabilities"
-
-    def outputs(self, tokens: Tensor) -> Tensor:
-        """The activations of the output units, (batch, time, vocabulary)."""
-        logits = self(tokens)
-        return logits.exp() if self.output_scale == "activations" else logits.softmax(-1)
 
     def loss(self, tokens: Tensor, targets: Tensor) -> Tensor:
         """Mean over targets (batch, time) of the cross-entropy in nats, of the kind that belongs to `outputs`.

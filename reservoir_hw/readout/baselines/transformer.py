@@ -22,17 +22,22 @@ _WINDOWS = 512
 
 
 class WindowModel(TokenModel):
-    """A model writes `encode`, and sets `embedding` and `readout`.
+    """A model writes `encode`, and sets `readout`.
 
     What a position's features are depends on the last `context` tokens alone, numbered from the first of them. As long
     as a text is no longer than that, one pass gives all positions (`causal`); beyond, and without a mask everywhere,
     each position is the last of a window of its own, which takes a pass for each.
     """
 
-    embedding: nn.Embedding
-
-    def __init__(self, vocabulary: int, context: int, *, causal: bool = True) -> None:
+    def __init__(
+        self, vocabulary: int, width: int, heads: int, context: int, dropout: float, *, causal: bool = True
+    ) -> None:
         super().__init__(vocabulary)
+        self.width, self.heads = whole_number("width", width), whole_number("heads", heads)
+        if self.width % self.heads:
+            raise ConfigurationError(f"width {width} cannot be divided among {heads} heads: it must be a multiple")
+        self.rate = number_in("dropout", dropout, 0.0, 1.0, excluding=(1.0,))
+        self.embedding = nn.Embedding(self.vocabulary, self.width)
         self.context = whole_number("context", context)
         self.causal = bool(causal)
         self._past: Tensor | None = None
@@ -128,19 +133,14 @@ class CharTransformer(WindowModel):
         dropout: float = 0.1,
         causal: bool = True,
     ) -> None:
-        super().__init__(vocabulary, context, causal=causal)
-        width, heads = whole_number("embedding", embedding), whole_number("heads", heads)
-        if width % heads:
-            raise ConfigurationError(f"embedding {width} cannot be divided among {heads} heads: it must be a multiple")
-        self.heads = heads
-        rate = number_in("dropout", dropout, 0.0, 1.0, excluding=(1.0,))
-        self.embedding = nn.Embedding(self.vocabulary, width)
-        self.register_buffer("positions", _sinusoids(self.context, width), persistent=False)
+        super().__init__(vocabulary, embedding, heads, context, dropout, causal=causal)
+        self.register_buffer("positions", _sinusoids(self.context, self.width), persistent=False)
+        hidden = whole_number("hidden", hidden)
         self.layers = nn.ModuleList(
-            nn.TransformerEncoderLayer(width, heads, whole_number("hidden", hidden), rate, batch_first=True)
+            nn.TransformerEncoderLayer(self.width, self.heads, hidden, self.rate, batch_first=True)
             for _ in range(whole_number("layers", layers))
         )
-        self.readout = LinearReadout(width, self.vocabulary)
+        self.readout = LinearReadout(self.width, self.vocabulary)
 
     def constants(self) -> dict[str, Any]:
         """What the weights do not tell; see `training.identity`."""
@@ -209,20 +209,13 @@ class Gpt(WindowModel):
     def __init__(
         self, vocabulary: int, *, width: int, layers: int, heads: int = 4, context: int, dropout: float = 0.0
     ) -> None:
-        super().__init__(vocabulary, context)
-        width, layers, heads = (
-            whole_number(name, value) for name, value in (("width", width), ("layers", layers), ("heads", heads))
-        )
-        if width % heads:
-            raise ConfigurationError(f"width {width} cannot be divided among {heads} heads: it must be a multiple")
-        rate = number_in("dropout", dropout, 0.0, 1.0, excluding=(1.0,))
-        self.heads = heads
-        self.embedding = nn.Embedding(self.vocabulary, width)
-        self.positions = nn.Parameter(torch.empty(self.context, width))
-        self.dropout = nn.Dropout(rate)
-        self.blocks = nn.ModuleList(_Block(width, heads, rate) for _ in range(layers))
-        self.norm = nn.LayerNorm(width)
-        self.readout = LinearReadout(width, self.vocabulary, bias=False)
+        super().__init__(vocabulary, width, heads, context, dropout)
+        layers = whole_number("layers", layers)
+        self.positions = nn.Parameter(torch.empty(self.context, self.width))
+        self.dropout = nn.Dropout(self.rate)
+        self.blocks = nn.ModuleList(_Block(self.width, self.heads, self.rate) for _ in range(layers))
+        self.norm = nn.LayerNorm(self.width)
+        self.readout = LinearReadout(self.width, self.vocabulary, bias=False)
         self.readout.weight = self.embedding.weight
         nn.init.normal_(self.positions, std=_SPREAD)
         for name, module in self.named_modules():

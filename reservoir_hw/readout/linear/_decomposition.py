@@ -37,13 +37,13 @@ class Design:
     constants: int
 
     @classmethod
-    def of(cls, mean: Array, variance: Array, *, shift: Array, precision: Array, standardise: bool, bias: bool) -> Self:
-        """The design of rows with this mean and variance (features + outputs,), both relative to `shift`.
+    def of(cls, rows: Any, *, shift: Array, precision: Array, standardise: bool, bias: bool) -> Self:
+        """The design of rows whose `mean` and `variance` (features + outputs,) are relative to `shift`.
 
         `precision` (features,) is the machine epsilon of the numbers that the rows came in.
         """
-        features = precision.size
-        spread = np.sqrt(variance[:features])
+        features, mean = precision.size, rows.mean
+        spread = np.sqrt(rows.variance[:features])
         magnitude = np.hypot(mean[:features] + shift[:features], spread)
         # Without a bias there is no constant to take a mean off, so a constant column is as good as any.
         keep = np.flatnonzero(spread > DEAD_DIGITS * precision * magnitude if bias else magnitude > 0)
@@ -98,11 +98,8 @@ class Spectrum:
 
     def weights_for_each(self, alphas: Array) -> Array:
         """The weights for every alpha of a grid: (kept, alphas, outputs)."""
-        return times(self.vectors, self.filtered(alphas))
-
-    def filtered(self, alphas: Array) -> Array:
-        """(Λ + alpha)⁻¹ Vᵀ Aᵀ Y, the weights in the basis V: (k, alphas, outputs)."""
-        return self.moments[:, None, :] / (self.values[:, None] + alphas)[:, :, None]
+        # In the basis V: (k, alphas, outputs).
+        return times(self.vectors, self.moments[:, None, :] / (self.values[:, None] + alphas)[:, :, None])
 
     def condition(self, alpha: npt.ArrayLike) -> Array:
         """Ratio of the largest to the smallest singular value of the design stacked on √alpha · 1, for each alpha.

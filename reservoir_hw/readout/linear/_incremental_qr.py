@@ -78,7 +78,6 @@ class IncrementalQR:
 
     def direct(self, design: Design, alpha: float) -> tuple[Array, Callable[[], Spectrum]] | None:
         """None: beside the updates of the factor, its decomposition takes no time."""
-        del design, alpha
 
     def squared_error(self, design: Design, weights: Array) -> Array:
         """The residuals themselves, up to a rotation: no difference of large numbers."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any, Self, cast
 
 import numpy as np
@@ -26,7 +25,6 @@ class NormalEquations:
         self.rows = 0
         self._sums: Any = np.zeros((1 + width, 1 + width))
         self._fetched: Array | None = None
-        self._mean: Array | None = None
 
     def add(self, block: Any) -> None:
         """Take in rows (n, 1 + width); numpy hands block.T @ block to dsyrk, half the work of a product."""
@@ -37,7 +35,7 @@ class NormalEquations:
         else:
             self._sums = product
         self.rows += block.shape[0]
-        self._fetched = self._mean = None
+        self._fetched = None
 
     def merged(self, others: Sequence[Any]) -> Self:
         """Moments add up."""
@@ -57,10 +55,7 @@ class NormalEquations:
     @property
     def mean(self) -> Array:
         """(width,)."""
-        mean = self._mean
-        if mean is None:
-            mean = self._mean = self._gram[0, 1:] / self.rows
-        return mean
+        return self._gram[0, 1:] / self.rows
 
     @property
     def variance(self) -> Array:
@@ -73,28 +68,18 @@ class NormalEquations:
         # Two steps: about the mean first, so that the common case loses no digits to the second term.
         moments = np.multiply.outer(mean, -self.rows * mean)
         moments += self._gram[1:, 1:]
-        if centre is not mean:
-            offset = mean - centre
+        offset = mean - centre
+        if offset.any():
             moments += self.rows * np.outer(offset, offset)
         return moments
 
-    def _system(self, design: Design) -> _System:
-        moments = self._about(design.centre)
-        kept, targets = design.columns, slice(design.features, None)
-        gram = moments[kept][:, kept]
-        if design.scale is not None:
-            gram /= design.scale
-            gram /= design.scale[:, None]
-        cross = design.scaled(moments[kept, targets])
-        return _System(gram, cross, moments.diagonal()[targets].copy(), self.rows, design.constants)
-
     def spectrum(self, design: Design) -> Spectrum:
         """Eigenvalues and eigenvectors of the scaled Gram matrix."""
-        return self._system(design).spectrum()
+        return _System(self._about(design.centre), design, self.rows).spectrum()
 
     def direct(self, design: Design, alpha: float) -> tuple[Array, Callable[[], Spectrum]] | None:
         """By elimination, several times as fast as the eigenvectors."""
-        system = self._system(design)
+        system = _System(self._about(design.centre), design, self.rows)
         weights = system.weights(alpha)
         return None if weights is None else (weights, system.spectrum)
 
@@ -108,19 +93,19 @@ class NormalEquations:
         return np.maximum(error + moments.diagonal()[targets], 0.0)
 
 
-@dataclass(frozen=True)
 class _System:
     """AᵀA, AᵀY and |Y|² of a design A, on their own: independent of what is learned later."""
 
-    gram: Array
-    cross: Array
-    total: Array
-    rows: int
-    constants: int
-
-    @property
-    def level(self) -> float:
-        return rounding_level(self.gram.shape[0], self.rows)
+    def __init__(self, moments: Array, design: Design, rows: int) -> None:
+        kept, targets = design.columns, slice(design.features, None)
+        self.gram = moments[kept][:, kept]
+        if design.scale is not None:
+            self.gram /= design.scale
+            self.gram /= design.scale[:, None]
+        self.cross = design.scaled(moments[kept, targets])
+        self.total = moments.diagonal()[targets].copy()
+        self.rows, self.constants = rows, design.constants
+        self.level = rounding_level(len(self.gram), rows)
 
     def spectrum(self) -> Spectrum:
         with blas_threads(4 * len(self.gram) ** 3):

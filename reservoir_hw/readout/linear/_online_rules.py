@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 
 import numpy as np
 import numpy.typing as npt
@@ -61,14 +60,8 @@ class RecursiveLeastSquares:
         return answers
 
     def memory(self) -> dict[str, Array]:
-        """The square root of the covariance."""
-        return {"root": self.root}
-
-    def remember(self, memory: Mapping[str, Array]) -> None:
-        """Go on from a `memory`; raises KeyError or ValueError where it does not fit."""
-        if memory["root"].shape != self.root.shape:
-            raise ValueError(f"root is {memory['root'].shape}, not {self.root.shape}")
-        self.root[:] = memory["root"]
+        """The weights, and the square root of the covariance."""
+        return {"weights": self.weights, "root": self.root}
 
     def _start(self, rows: Array, targets: Array) -> None:
         """The first step: a free weight is undetermined before its first row, and determined by it."""
@@ -194,11 +187,8 @@ class LeastMeanSquares:
         return answers
 
     def memory(self) -> dict[str, Array]:
-        """Nothing but the weights."""
-        return {}
-
-    def remember(self, memory: Mapping[str, Array]) -> None:
-        """Nothing but the weights."""
+        """The weights."""
+        return {"weights": self.weights}
 
     def _several(self, rows: Array, targets: Array) -> Array:
         steps, lanes, features = rows.shape

@@ -51,7 +51,7 @@ class LinearConfig(StateReadoutConfig):
             return len(task.train.inputs)
         return int(np.maximum(task.train.ends + 1 - self.washout, 0).sum())
 
-    def _arguments(self) -> dict[str, Any]:
+    def arguments(self) -> dict[str, Any]:
         """Those of the readout's constructor."""
         return self.model_dump(exclude={"kind", "keep_learning"})
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
@@ -10,23 +9,25 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 import numpy.typing as npt
+from safetensors.numpy import save_file
 
 from reservoir_hw.core import arrays
 from reservoir_hw.core.configuration import Document, validate
-from reservoir_hw.core.errors import ConfigurationError, ShapeError
+from reservoir_hw.core.errors import ConfigurationError
+from reservoir_hw.core.files import read_tensors, write_tensors
 from reservoir_hw.readout.linear.configuration import LinearConfig
-from reservoir_hw.readout.linear.linear_form import LinearForm, read_readout, write_readout
+from reservoir_hw.readout.linear.linear_form import LinearForm
 from reservoir_hw.readout.linear.training_chunks import (
     Chunk,
     ChunkSource,
     Columns,
     SequencePosition,
     Widths,
+    asked,
     check_finite,
     checked,
     chunks,
     in_numpy,
-    numeric,
 )
 
 
@@ -34,7 +35,7 @@ class LeastSquaresReadout(ABC):
     """Linear readout y = W x + b: what `RidgeReadout`, `RLSReadout` and `LMSReadout` share.
 
     A derived class gives the `locals()` of its constructor to `__init__`, with the configuration that declares types
-    and ranges of its parameters; each becomes an attribute of the same name, lists become arrays.
+    and ranges of its parameters.
 
     Raises (methods): ConfigurationError, ShapeError, InputRangeError, NotSolved. A chunk that is refused leaves what
     was learned before untouched.
@@ -44,23 +45,17 @@ class LeastSquaresReadout(ABC):
     """The name of this kind of readout in experiment files and in its own files."""
     takes_tensors = True
 
-    standardise: bool
-    bias: bool
-    input_connection: bool
-    washout: int
+    config: Any
+    """Its settings, as the configuration of its kind declares them."""
     n_samples_: int
-    node_names_: tuple[str, ...] | None
-    repetitions_: int
     _largest: ClassVar[float]
     """States, inputs and targets above this are refused."""
 
     def __init__(self, declaration: type[LinearConfig], given: Mapping[str, Any]) -> None:
         parameters = {name: value for name, value in given.items() if name in declaration.model_fields}
-        declared = validate(declaration, Document({"kind": self.kind, **parameters}, {(): type(self).__name__}))
-        for name in parameters:
-            value = getattr(declared, name)
-            setattr(self, name, np.array(value, np.float64) if isinstance(value, list) else value)
-        self.node_names_ = None
+        document = Document({"kind": self.kind, **parameters}, {(): type(self).__name__})
+        self.config = declared = validate(declaration, document)
+        self.washout, self.input_connection = declared.washout, declared.input_connection
         self.repetitions_ = 1
         self.reset()
 
@@ -69,7 +64,7 @@ class LeastSquaresReadout(ABC):
     def reset(self) -> Self:
         """Forget the rows learned from."""
         self._widths: Widths | None = None
-        self._position = self._new_position()
+        self._position = SequencePosition(self.washout)
         return self
 
     def partial_fit(
@@ -122,107 +117,75 @@ class LeastSquaresReadout(ABC):
     def report_(self) -> dict[str, Any]:
         """What to know about the last fit, ready for JSON. Raises NotSolved before there is a solution."""
 
-    @abstractmethod
+    @property
+    def weights_(self) -> npt.NDArray[np.float64]:
+        """(outputs, features), in units of the raw features. Raises NotSolved before there is a solution."""
+        return self._solved("weights_").weights
+
+    @property
+    def bias_(self) -> npt.NDArray[np.float64]:
+        """(outputs,). Raises NotSolved before there is a solution."""
+        return self._solved("bias_").bias
+
     def linear_form(self) -> LinearForm:
         """Weights and bias in units of the raw features, copied. Raises NotSolved before there is a solution."""
+        form = self._solved("export")
+        return form._replace(weights=form.weights.copy(), bias=form.bias.copy())
 
-    def predict(
-        self,
-        states: Any,
-        inputs: Any | None = None,
-        out: Any | None = None,
-    ) -> Any:
+    def predict(self, states: Any, inputs: Any | None = None) -> Any:
         """Outputs (..., outputs) for states (..., nodes), whatever the leading axes: batch, time, both, none.
 
         float32 states (and inputs) give float32, computed in float32, or in float64 where large weights cancel that
-        float32 would not hold; everything else float64. `out` is filled and returned if given; it must have exactly
-        that shape and dtype. Nothing is learned.
+        float32 would not hold; everything else float64. Nothing is learned.
 
         States that are a torch tensor give a tensor on the same device, computed there.
         """
-        widths = self._require_solution("predict")
-        nodes = widths.nodes
-        x = numeric(states, "states")
-        u = None if inputs is None else numeric(inputs, "inputs")
-        if x.ndim == 0 or x.shape[-1] != nodes:
-            raise ShapeError(f"states must be (..., {nodes}) as in training, got {tuple(x.shape)}")
-        if (u is not None) != self.input_connection:
-            raise ConfigurationError(
-                "this readout was trained with the inputs: pass them to predict as well"
-                if self.input_connection
-                else "this readout was trained without the inputs: call predict with states only"
-            )
-        if u is not None and u.shape != (*x.shape[:-1], widths.inputs):
-            raise ShapeError(
-                f"inputs must be {(*x.shape[:-1], widths.inputs)} beside states {tuple(x.shape)}, got {tuple(u.shape)}"
-            )
+        form = self._solved("predict")
+        nodes = form.nodes
+        x, u = asked(states, inputs, nodes, form.inputs)
         single = arrays.is_single(x) and (u is None or arrays.is_single(u))
         dtype = np.dtype(np.float32 if single else np.float64)
-        shape = (*x.shape[:-1], widths.outputs)
-        if out is not None and not _is_as(out, shape, dtype, x):
-            raise ShapeError(f"out must be {shape} {dtype} beside these states, got {tuple(out.shape)} {out.dtype}")
         computed = np.dtype(np.float64) if self._loses_in_single else dtype
-        weights, bias = (arrays.like(array, x) for array in self._by_feature(computed))
-        library: Any = arrays.import_torch("this readout") if arrays.is_tensor(x) else np
-        in_place = out if computed == dtype else None
-        result = library.matmul(arrays.in_precision(x, computed), weights[:nodes], out=in_place)
+        weights, bias = (arrays.like(array, x) for array in self._by_feature(form, computed))
+        result = arrays.in_precision(x, computed) @ weights[:nodes]
         if u is not None:
             result += arrays.in_precision(arrays.like(u, x), computed) @ weights[nodes:]
         result += bias
-        if computed == dtype:
-            return result
-        result = arrays.in_precision(result, dtype)
-        if out is None:
-            return result
-        out[...] = result
-        return out
+        return arrays.in_precision(result, dtype)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write weights, settings and figures as safetensors; an existing file is replaced as a whole."""
-        nodes = self._require_solution("save").nodes
-        names = self.node_names_
-        if names is not None and len(names) != nodes:
-            raise ConfigurationError(f"node_names_ has {len(names)} names for {nodes} nodes")
+        form = self._solved("save")
         arrays, facts = self._memory()
-        form = self.linear_form()
-        write_readout(
-            path,
-            {"weights": form.weights, "bias": form.bias, **arrays},
-            {
-                "settings": self._settings(),
-                "report": self.report_,
-                "nodes": nodes,
-                "node_names": None if names is None else list(names),
-                "repetitions": self.repetitions_,
-                **facts,
-            },
-            self.kind,
-        )
+        facts |= {
+            "settings": self.config.arguments(),
+            "report": self.report_,
+            "nodes": form.nodes,
+            "repetitions": self.repetitions_,
+        }
+        write_tensors(path, save_file, form.arrays() | arrays, facts, f"{self.kind} readout")
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Self:
         """A readout that predicts as the saved one does; raises ConfigurationError for any other file."""
-        arrays, facts = read_readout(path, cls.kind)
+        arrays, facts = read_tensors(path, "numpy", f"{cls.kind} readout")
         try:
             readout = cls(**facts["settings"])
-            outputs, features = arrays["weights"].shape
-            nodes = int(facts["nodes"])
-            if not 0 < nodes <= features or readout.input_connection != (features > nodes):
-                raise ValueError(f"it has {features} features, {nodes} nodes and {readout.input_connection=}")
             readout.n_samples_ = int(facts["report"]["samples"])
-            names = facts["node_names"]
-            readout.node_names_ = None if names is None else tuple(names)
             readout.repetitions_ = int(facts["repetitions"])
-            readout._remember(arrays, facts, Widths(nodes, features - nodes, outputs))
+            readout._remember(arrays, facts, LinearForm.of_arrays(arrays, int(facts["nodes"])))
         except (KeyError, TypeError, ValueError) as error:
             raise ConfigurationError(f"{os.fspath(path)} is not a complete {cls.kind} readout: {error!r}") from error
         return readout
 
     def __repr__(self) -> str:
-        given = ", ".join(f"{key}={value!r}" for key, value in self._settings().items() if value is not None)
+        given = ", ".join(f"{key}={value!r}" for key, value in self.config.arguments().items() if value is not None)
         return f"{type(self).__name__}({given})"
 
     # ---- what kinds of readouts add
+
+    _learns_on_device = False
+    """Whether it learns from tensors where they are; else they are copied to the CPU."""
 
     _loses_in_single = False
     """Whether float32 would lose too much of the outputs, or nobody knows how much they move."""
@@ -236,30 +199,22 @@ class LeastSquaresReadout(ABC):
         """Compute the weights."""
 
     @abstractmethod
-    def _require_solution(self, wanted_for: str) -> Widths:
-        """The widths of the solution. Raises NotSolved where there is none."""
+    def _solved(self, wanted_for: str) -> LinearForm:
+        """The solution, not copied. Raises NotSolved where there is none."""
 
-    @abstractmethod
-    def _by_feature(self, dtype: np.dtype) -> tuple[npt.NDArray, npt.NDArray]:
-        """Weights (features, outputs) and bias (outputs,), standardisation folded in."""
+    def _by_feature(self, form: LinearForm, dtype: np.dtype) -> tuple[npt.NDArray, npt.NDArray]:
+        """Weights (features, outputs) and bias (outputs,)."""
+        return form.weights.T.astype(dtype, copy=False), form.bias.astype(dtype, copy=False)
 
     @abstractmethod
     def _memory(self) -> tuple[dict[str, npt.NDArray], dict[str, Any]]:
         """What the file holds besides what all readouts have: arrays, and facts for JSON."""
 
     @abstractmethod
-    def _remember(self, arrays: Mapping[str, npt.NDArray], facts: Mapping[str, Any], widths: Widths) -> None:
+    def _remember(self, arrays: Mapping[str, npt.NDArray], facts: Mapping[str, Any], form: LinearForm) -> None:
         """Take over the solution of a file. Raises KeyError, TypeError or ValueError if it does not fit together."""
 
-    def _new_position(self) -> SequencePosition:
-        return SequencePosition(self.washout)
-
     # ---- how
-
-    @property
-    def _learns_on_device(self) -> bool:
-        """Whether it learns from tensors where they are; else they are copied to the CPU."""
-        return False
 
     def _checked(self, chunk: Chunk) -> tuple[Columns, int]:
         """A chunk that fits what came before, and how many of its steps are washed out."""
@@ -274,14 +229,3 @@ class LeastSquaresReadout(ABC):
         return ConfigurationError(
             f"there are no rows to learn from: {'call partial_fit first' if self._widths is None else why}"
         )
-
-    def _settings(self) -> dict[str, Any]:
-        """The constructor's arguments, ready for JSON."""
-        settings = {name: getattr(self, name) for name in inspect.signature(type(self)).parameters}
-        return {name: value.tolist() if isinstance(value, np.ndarray) else value for name, value in settings.items()}
-
-
-def _is_as(out: Any, shape: tuple[int, ...], dtype: np.dtype, states: Any) -> bool:
-    """Whether answers to these states can be written to `out`."""
-    there = getattr(out, "device", None) == states.device if arrays.is_tensor(states) else isinstance(out, np.ndarray)
-    return there and tuple(out.shape) == shape and str(out.dtype).removeprefix("torch.") == dtype.name

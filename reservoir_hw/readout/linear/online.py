@@ -70,7 +70,6 @@ class OnlineReadout(LeastSquaresReadout):
     bias_ : (outputs,).
     n_samples_ : Rows learned from.
     report_ : Figures for the provenance, ready for JSON.
-    node_names_ : None, or names of the nodes, set by the caller; saved with the weights.
     repetitions_ : Drives that each state was the mean of, set by the caller; saved with the weights.
 
     A loaded readout goes on learning as the saved one would, with new sequences.
@@ -81,8 +80,6 @@ class OnlineReadout(LeastSquaresReadout):
 
     # Products of larger numbers with covariances would leave the range of float64.
     _largest = 1e20
-
-    standardise_steps: int
 
     @abstractmethod
     def _new_rule(self, features: int, outputs: int) -> _Rule:
@@ -151,36 +148,21 @@ class OnlineReadout(LeastSquaresReadout):
     # ---- using
 
     @property
-    def weights_(self) -> Array:
-        """(outputs, features)."""
-        return self.linear_form().weights
-
-    @property
-    def bias_(self) -> Array:
-        """(outputs,)."""
-        return self.linear_form().bias
-
-    @property
     def report_(self) -> dict[str, Any]:
         """See the class. Raises NotSolved before anything was learned."""
-        widths = self._require_solution("report_")
-        return {"samples": self.n_samples_, "features": widths.features, **self._settings(), "notes": []}
-
-    def linear_form(self) -> LinearForm:
-        """Weights and bias in units of the raw features, copied. Raises NotSolved before there is a solution."""
-        widths, _, scale = self._trained("export")
-        weights, bias = self._by_feature(np.dtype(np.float64))
-        return LinearForm(weights.T.copy(), bias.copy(), widths.nodes, scale if self.standardise else None)
+        features = self._solved("report_").weights.shape[1]
+        return {"samples": self.n_samples_, "features": features, **self.config.arguments(), "notes": []}
 
     # ---- how
 
     def _learn(self, chunk: Chunk) -> tuple[Columns, Array]:
         """The checked chunk, and the answer (batch, time, outputs) to each step before its update."""
         columns, drop = self._checked(chunk)
+        config = self.config
         widths = columns.widths
-        rule = self._rule or self._new_rule(widths.features + self.bias, widths.outputs)
+        rule = self._rule or self._new_rule(widths.features + config.bias, widths.outputs)
         scale, held = self._scale, self._held
-        if scale is None and not self.standardise:
+        if scale is None and not config.standardise:
             scale = FeatureScale.none(widths.features)
         self._precision = max(self._precision, *columns.precisions)
         weights, steps = rule.weights.copy(), rule.steps
@@ -188,21 +170,19 @@ class OnlineReadout(LeastSquaresReadout):
         start = drop
         with np.errstate(over="ignore", invalid="ignore"):
             if scale is None:
-                start = min(drop + self.standardise_steps - sum(len(rows) for rows, _ in held), columns.steps)
+                start = min(drop + config.standardise_steps - sum(len(rows) for rows, _ in held), columns.steps)
                 held = [*held, _rows(columns, drop, start)]
-                if sum(len(rows) for rows, _ in held) == self.standardise_steps:
-                    scale = self._scale_by(held)
-                    self._learn_held(rule, scale, held)
-                    held = []
+                if sum(len(rows) for rows, _ in held) == config.standardise_steps:
+                    scale, held = self._learn_held(rule, held), []
             elif drop:
                 rows, _ = _rows(columns, 0, drop)
-                answers[:, :drop] = (scale.standardised(rows, bias=self.bias) @ rule.weights).swapaxes(0, 1)
+                answers[:, :drop] = (scale.standardised(rows, bias=config.bias) @ rule.weights).swapaxes(0, 1)
             size = max(1, _ROWS // columns.batch)
             for first in range(start, columns.steps, size):
                 last = min(first + size, columns.steps)
                 rows, targets = _rows(columns, first, last)
                 assert scale is not None
-                answers[:, first:last] = rule.learn(scale.standardised(rows, bias=self.bias), targets).swapaxes(0, 1)
+                answers[:, first:last] = rule.learn(scale.standardised(rows, bias=config.bias), targets).swapaxes(0, 1)
         # Written so that NaN does not count as a small number.
         if not np.abs(rule.weights).max() <= _DIVERGED:
             rule.weights, rule.steps = weights, steps
@@ -215,64 +195,49 @@ class OnlineReadout(LeastSquaresReadout):
     def _diverged(self) -> ReservoirError:
         return InputRangeError(f"the weights of this readout exceed {_DIVERGED:g}: scale states and targets")
 
-    def _scale_by(self, held: list[tuple[Array, Array]]) -> FeatureScale:
-        return FeatureScale.of([rows for rows, _ in held], centred=self.bias, precision=self._precision)
-
-    def _learn_held(self, rule: _Rule, scale: FeatureScale, held: list[tuple[Array, Array]]) -> None:
+    def _learn_held(self, rule: _Rule, held: list[tuple[Array, Array]]) -> FeatureScale:
+        """Learn the steps that were held back; returns the scale that they have."""
+        scale = FeatureScale.of([rows for rows, _ in held], centred=self.config.bias, precision=self._precision)
         for rows, targets in held:
-            rule.learn(scale.standardised(rows, bias=self.bias), targets)
+            rule.learn(scale.standardised(rows, bias=self.config.bias), targets)
+        return scale
 
     def _finish(self) -> Self:
         """Learn the steps that were held back, if there are any."""
         if self._rule is None or not self.n_samples_:
             raise self._no_rows()
         if self._scale is None:
-            self._scale = self._scale_by(self._held)
-            self._learn_held(self._rule, self._scale, self._held)
-            self._held = []
+            self._scale, self._held = self._learn_held(self._rule, self._held), []
         return self
 
-    def _trained(self, wanted_for: str) -> tuple[Widths, _Rule, FeatureScale]:
+    def _solved(self, wanted_for: str) -> LinearForm:
         if self._widths is None or self._rule is None or not self.n_samples_:
             raise NotSolved(
                 f"{wanted_for} needs weights, and this readout has learned nothing yet: call partial_fit or fit"
             )
         if self._scale is None:
             raise NotSolved(
-                f"{wanted_for} needs weights, and the first {self.standardise_steps} steps are still held back, to "
-                "standardise by them: call solve() to learn from what there is, or set standardise=False"
+                f"{wanted_for} needs weights, and the first {self.config.standardise_steps} steps are still held back, "
+                "to standardise by them: call solve() to learn from what there is, or set standardise=False"
             )
-        return self._widths, self._rule, self._scale
-
-    def _require_solution(self, wanted_for: str) -> Widths:
-        return self._trained(wanted_for)[0]
+        weights, bias = self._scale.unfolded(self._rule.weights, bias=self.config.bias)
+        return LinearForm(weights.T, bias, self._widths.nodes, self._scale if self.config.standardise else None)
 
     # Targets come one by one: nothing says how much they move.
     _loses_in_single = True
 
-    def _by_feature(self, dtype: np.dtype) -> tuple[npt.NDArray, npt.NDArray]:
-        _, rule, scale = self._trained("predict")
-        weights, bias = scale.unfolded(rule.weights, bias=self.bias)
-        return weights.astype(dtype, copy=False), bias.astype(dtype, copy=False)
-
     def _memory(self) -> tuple[dict[str, npt.NDArray], dict[str, Any]]:
-        _, rule, scale = self._trained("save")
-        arrays = {
-            "rule.weights": rule.weights,
-            **{f"rule.{name}": array for name, array in rule.memory().items()},
-            "centre": scale.centre,
-            "spread": scale.spread,
-        }
-        return arrays, {"steps": rule.steps}
+        assert self._rule is not None
+        return {f"rule.{name}": array for name, array in self._rule.memory().items()}, {"steps": self._rule.steps}
 
-    def _remember(self, arrays: Mapping[str, npt.NDArray], facts: Mapping[str, Any], widths: Widths) -> None:
-        scale = self._scale = FeatureScale(arrays["centre"], arrays["spread"])
-        rule = self._rule = self._new_rule(widths.features + self.bias, widths.outputs)
-        rule.weights[:], rule.steps = arrays["rule.weights"], int(facts["steps"])
-        rule.remember({key.removeprefix("rule."): array for key, array in arrays.items()})
-        self._widths = widths
-        if not scale.centre.shape == scale.spread.shape == (widths.features,):
-            raise ValueError("weights and scale disagree")
+    def _remember(self, arrays: Mapping[str, npt.NDArray], facts: Mapping[str, Any], form: LinearForm) -> None:
+        outputs, features = form.weights.shape
+        self._widths = Widths(form.nodes, form.inputs, outputs)
+        self._scale = form.scale or FeatureScale.none(features)
+        rule = self._rule = self._new_rule(features + self.config.bias, outputs)
+        rule.steps = int(facts["steps"])
+        for name, array in rule.memory().items():
+            array[:] = arrays[f"rule.{name}"]
 
 
 class RlsConfig(OnlineConfig):
@@ -286,7 +251,7 @@ class RlsConfig(OnlineConfig):
 
     def build(self) -> RLSReadout:
         """An `RLSReadout` with these settings."""
-        return RLSReadout(**self._arguments())
+        return RLSReadout(**self.arguments())
 
 
 class RLSReadout(OnlineReadout):
@@ -318,8 +283,6 @@ class RLSReadout(OnlineReadout):
     """
 
     kind = "rls"
-    alpha: float
-    forgetting: float
 
     def __init__(
         self,
@@ -335,7 +298,10 @@ class RLSReadout(OnlineReadout):
         super().__init__(RlsConfig, locals())
 
     def _new_rule(self, features: int, outputs: int) -> _Rule:
-        return RecursiveLeastSquares(features, outputs, alpha=self.alpha, forgetting=self.forgetting, free=self.bias)
+        config = self.config
+        return RecursiveLeastSquares(
+            features, outputs, alpha=config.alpha, forgetting=config.forgetting, free=config.bias
+        )
 
 
 class LmsConfig(OnlineConfig):
@@ -353,7 +319,7 @@ class LmsConfig(OnlineConfig):
 
     def build(self) -> LMSReadout:
         """An `LMSReadout` with these settings."""
-        return LMSReadout(**self._arguments())
+        return LMSReadout(**self.arguments())
 
 
 class LMSReadout(OnlineReadout):
@@ -380,8 +346,6 @@ class LMSReadout(OnlineReadout):
     """
 
     kind = "lms"
-    rate: float
-    normalised: bool
 
     def __init__(
         self,
@@ -397,12 +361,12 @@ class LMSReadout(OnlineReadout):
         super().__init__(LmsConfig, locals())
 
     def _new_rule(self, features: int, outputs: int) -> _Rule:
-        return LeastMeanSquares(features, outputs, rate=self.rate, normalised=self.normalised)
+        return LeastMeanSquares(features, outputs, rate=self.config.rate, normalised=self.config.normalised)
 
     def _diverged(self) -> ReservoirError:
         return InputRangeError(
-            f"LMS with rate {self.rate:g} diverges on these states: take a lower rate, or normalised=True. The weights "
-            "are those before this chunk"
+            f"LMS with rate {self.config.rate:g} diverges on these states: take a lower rate, or normalised=True. The "
+            "weights are those before this chunk"
         )
 
 

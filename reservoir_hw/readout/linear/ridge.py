@@ -5,7 +5,8 @@ from __future__ import annotations
 import logging
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from typing import Annotated, Any, Literal, Self, TypeAlias, cast
+from functools import partial
+from typing import Annotated, Any, Literal, Self, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -27,7 +28,7 @@ from reservoir_hw.readout.linear._normal_equations import NormalEquations
 from reservoir_hw.readout.linear.configuration import IllConditionedWarning, LinearConfig, NotSolved
 from reservoir_hw.readout.linear.least_squares import LeastSquaresReadout
 from reservoir_hw.readout.linear.linear_form import FeatureScale, LinearForm, loses_in_single, sizes_of
-from reservoir_hw.readout.linear.training_chunks import Chunk, SequencePosition, Widths
+from reservoir_hw.readout.linear.training_chunks import Chunk, SequencePosition
 from reservoir_hw.tasks.task import Task
 
 log = logging.getLogger(__name__)
@@ -90,7 +91,7 @@ class RidgeConfig(LinearConfig):
 
     def build(self) -> RidgeReadout:
         """A `RidgeReadout` with these settings."""
-        return RidgeReadout(**self._arguments())
+        return RidgeReadout(**self.arguments())
 
 
 class RidgeReadout(LeastSquaresReadout):
@@ -146,9 +147,8 @@ class RidgeReadout(LeastSquaresReadout):
             dtype; they were dropped, and their weights are 0.
         n_samples_: Rows learned from.
         report_: All of these figures and what is remarkable about them (`notes`), ready for JSON.
-        scale_: Mean (`centre`) and standard deviation (`spread`) of the features (features,) learned from, with any
-            solver and with or without standardisation; None where a file does not say.
-        node_names_: None, or names of the nodes, set by the caller; saved with the weights.
+        linear_form(): Its `scale` is mean (`centre`) and standard deviation (`spread`) of the features (features,)
+            learned from, with any solver and with or without standardisation.
         repetitions_: Drives that each state was the mean of, set by the caller; saved with the weights.
 
     States may be torch tensors on any device that has float64. With solver "normal" the normal equations are summed
@@ -171,14 +171,7 @@ class RidgeReadout(LeastSquaresReadout):
     # Squares of larger numbers, summed, would leave the range of float64.
     _largest = 1e150
 
-    alpha: float | Array | Search
-    solver: Solver
-    alphas: Array | None
-    per_output: bool
-    folds: int
-    block_steps: int
-    weights_: Array
-    bias_: Array
+    config: RidgeConfig
     alpha_: float | Array
     alphas_: Array | None
     scores_: Array | None
@@ -200,25 +193,25 @@ class RidgeReadout(LeastSquaresReadout):
         block_steps: int = 100,
     ) -> None:
         arguments = locals()
-        self.scale_: FeatureScale | None = None
-        self.target_spread_: Array | None = None
+        self._form: LinearForm | None = None
         super().__init__(RidgeConfig, arguments)
-        if self.alphas is not None:
-            self.alphas = np.unique(self.alphas)
+        self._learns_on_device = self.config.solver == "normal"
 
     def reset(self) -> Self:
         """Forget the rows learned from; weights that were solved for stay until the next `solve`."""
         self._accumulator: Accumulator | None = None
         self._precisions = np.zeros(1 + self.input_connection)
-        return super().reset()
+        super().reset()
+        self._position = SequencePosition(self.washout, self._number_of_folds, self.config.block_steps)
+        return self
 
     @property
     def report_(self) -> dict[str, Any]:
         """See the class. Raises NotSolved before there is a solution."""
-        self._require_solution("report_")
+        form = self._solved("report_")
         if self._report is None:
             assert self._spectrum is not None
-            self._report = self._reported(self._spectrum())
+            self._report = self._reported(form, self._spectrum())
             self._spectrum = None
         return self._report
 
@@ -233,41 +226,26 @@ class RidgeReadout(LeastSquaresReadout):
         condition = self.report_["condition"]
         return float("inf") if condition is None else condition
 
-    def linear_form(self) -> LinearForm:
-        """Weights and bias in units of the raw features, copied. Raises NotSolved before there is a solution."""
-        widths = self._require_solution("export")
-        return LinearForm(self.weights_.copy(), self.bias_.copy(), widths.nodes, self.scale_, self.target_spread_)
-
     # ---- how
 
     @property
-    def _search(self) -> Search | None:
-        return cast(Search, self.alpha) if isinstance(self.alpha, str) else None
-
-    @property
     def _largest_condition(self) -> float:
-        return EPSILON**-0.5 if self.solver == "normal" else 1 / EPSILON
-
-    def _new_position(self) -> SequencePosition:
-        return SequencePosition(self.washout, self._number_of_folds, self.block_steps)
+        return EPSILON**-0.5 if self.config.solver == "normal" else 1 / EPSILON
 
     @property
     def _number_of_folds(self) -> int:
-        return self.folds if self._search == "kfold" else 1
-
-    @property
-    def _learns_on_device(self) -> bool:
-        return self.solver == "normal"
+        return self.config.folds if self.config.alpha == "kfold" else 1
 
     def _learn(self, chunk: Chunk) -> None:
         columns, drop = self._checked(chunk)
         widths = columns.widths
-        if isinstance(self.alpha, np.ndarray) and self.alpha.shape != (widths.outputs,):
-            raise ShapeError(f"alpha has {self.alpha.size} values, targets have {widths.outputs} outputs")
+        alpha = self.config.alpha
+        if isinstance(alpha, list) and len(alpha) != widths.outputs:
+            raise ShapeError(f"alpha has {len(alpha)} values, targets have {widths.outputs} outputs")
         # From here on nothing can be refused.
         if self._accumulator is None:
             width = widths.features + widths.outputs
-            self._accumulator = Accumulator(_SOLVERS[self.solver], width, self._number_of_folds, columns.device)
+            self._accumulator = Accumulator(_SOLVERS[self.config.solver], width, self._number_of_folds, columns.device)
             self._widths = widths
         self._precisions = np.maximum(self._precisions, columns.precisions)
         for lane, start, stop, fold in self._position.advance(columns, drop, new_sequence=chunk.new_sequence):
@@ -279,19 +257,11 @@ class RidgeReadout(LeastSquaresReadout):
             raise self._no_rows()
         parts = accumulator.statistics()
         self._check_folds(parts)
-        shift = accumulator.shift
+        shift, config = accumulator.shift, self.config
         precision = np.repeat(self._precisions, [widths.nodes, widths.inputs][: len(self._precisions)])
-
-        def design_of(rows: Statistics) -> Design:
-            return Design.of(
-                rows.mean,
-                rows.variance,
-                shift=shift,
-                precision=precision,
-                standardise=self.standardise,
-                bias=self.bias,
-            )
-
+        design_of = partial(
+            Design.of, shift=shift, precision=precision, standardise=config.standardise, bias=config.bias
+        )
         total = parts[0].merged(parts[1:]) if len(parts) > 1 else parts[0]
         design = design_of(total)
         if design.keep.size == 0:
@@ -299,30 +269,41 @@ class RidgeReadout(LeastSquaresReadout):
                 f"none of the {design.features} features varies over {total.rows} rows: there is nothing to learn "
                 "from. Is the reservoir driven, and its output connected?"
             )
-        alpha, alphas, scores = self.alpha, None, None
+        alphas, scores = None, None
+        alpha: Any = np.array(config.alpha) if isinstance(config.alpha, list) else config.alpha
         direct = total.direct(design, alpha) if isinstance(alpha, float) else None
         if direct is None:
             spectrum = total.spectrum(design)
             if isinstance(alpha, str):
-                alphas = DEFAULT_ALPHAS.copy() if self.alphas is None else self.alphas.copy()
+                alphas = DEFAULT_ALPHAS.copy() if config.alphas is None else np.unique(config.alphas)
                 gcv = alpha == "gcv"
                 scores = gcv_scores(spectrum, alphas) if gcv else kfold_scores(parts, design_of, alphas)
                 # Below that the estimates hold for exact arithmetic, and not for the weights one would get.
                 usable = spectrum.condition(alphas) <= self._largest_condition
                 if not usable.any():
                     usable[-1] = True
-                alpha = choose_alpha(scores[usable], alphas[usable], per_output=self.per_output)
+                alpha = choose_alpha(scores[usable], alphas[usable], per_output=config.per_output)
             self._check_singular(spectrum, alpha)
             scaled_weights, self._spectrum = spectrum.weights(np.asarray(alpha)), lambda: spectrum
         else:
             scaled_weights, self._spectrum = direct
-        self.alpha_, self.alphas_, self.scores_ = cast(float | Array, alpha), alphas, scores
+        self.alpha_, self.alphas_, self.scores_ = alpha, alphas, scores
         self.n_samples_, self._report = total.rows, None
-        self._store(design.scaled(scaled_weights), design.columns, design.centre + shift, widths)
         features = widths.features
-        self.scale_ = FeatureScale((total.mean + shift)[:features], np.sqrt(total.variance[:features]))
-        moved = np.sqrt(total.variance[features:])
-        self.target_spread_ = moved if (moved > 0).all() else None
+        weights = np.zeros((widths.outputs, features))
+        weights[:, design.columns] = design.scaled(scaled_weights).T
+        centre, moved = design.centre + shift, np.sqrt(total.variance)
+        self._hold(
+            LinearForm(
+                weights,
+                centre[features:] - weights @ centre[:features],
+                widths.nodes,
+                FeatureScale((total.mean + shift)[:features], moved[:features]),
+                moved[features:] if (moved[features:] > 0).all() else None,
+            )
+        )
+        dead = np.setdiff1d(np.arange(features), design.keep)
+        self.dead_nodes_, self.dead_inputs_ = dead[dead < widths.nodes], dead[dead >= widths.nodes] - widths.nodes
         if direct is None and self.condition_ > self._largest_condition:
             warnings.warn(self.report_["notes"][-1], IllConditionedWarning, stacklevel=3)
         return self
@@ -332,7 +313,7 @@ class RidgeReadout(LeastSquaresReadout):
         if empty:
             raise ConfigurationError(
                 f"fold {empty[0]} of {len(parts)} got no rows: there are {sum(p.rows for p in parts)} rows in blocks "
-                f"of {self.block_steps} steps. Reduce block_steps or folds."
+                f"of {self.config.block_steps} steps. Reduce block_steps or folds."
             )
 
     def _check_singular(self, spectrum: Spectrum, alpha: float | Array) -> None:
@@ -345,7 +326,7 @@ class RidgeReadout(LeastSquaresReadout):
             remedies.append("set input_connection=False if the inputs always sum to a constant, as one-hot codes do")
         if spectrum.rows <= spectrum.features:
             remedies.append("learn from more steps than there are features")
-        elif self.solver == "normal":
+        elif self.config.solver == "normal":
             remedies.append("use solver='qr', which tells nearly dependent features apart")
         raise ConfigurationError(
             f"alpha is {smallest:g}{', too small to do anything,' if smallest else ''} and the features are linearly "
@@ -353,24 +334,20 @@ class RidgeReadout(LeastSquaresReadout):
             f"the weights are not determined. Try one of these: {'; '.join(remedies)}."
         )
 
-    def _store(self, kept_weights: Array, kept: npt.NDArray[np.intp] | slice, centre: Array, widths: Widths) -> None:
-        weights = np.zeros((widths.outputs, widths.features))
-        weights[:, kept] = kept_weights.T
-        features = np.arange(widths.features)
-        dead = features[:0] if isinstance(kept, slice) else np.delete(features, kept)
-        self._nodes = widths.nodes
-        self.weights_ = weights
-        self.bias_ = centre[widths.features :] - weights @ centre[: widths.features]
-        self.dead_nodes_ = dead[dead < widths.nodes]
-        self.dead_inputs_ = dead[dead >= widths.nodes] - widths.nodes
+    def _hold(self, form: LinearForm) -> None:
+        """From now on this is the solution."""
+        self._form = form
         self._cast: dict[np.dtype, tuple[npt.NDArray, npt.NDArray]] = {}
-        self._loses: bool | None = None
+        scale, spread = form.scale, form.target_spread
+        self._loses_in_single = (
+            scale is not None and spread is not None and loses_in_single(form.weights, sizes_of(scale), spread)
+        )
 
-    def _reported(self, spectrum: Spectrum) -> dict[str, Any]:
+    def _reported(self, form: LinearForm, spectrum: Spectrum) -> dict[str, Any]:
         condition = float(spectrum.condition(np.min(self.alpha_)))
         notes: list[str] = []
         if self.dead_nodes_.size:
-            notes.append(f"{self.dead_nodes_.size} of {self._nodes} nodes are constant and were dropped")
+            notes.append(f"{self.dead_nodes_.size} of {form.nodes} nodes are constant and were dropped")
         if self.dead_inputs_.size:
             notes.append(f"{self.dead_inputs_.size} inputs are constant and were dropped")
         if spectrum.rank < spectrum.features:
@@ -382,80 +359,53 @@ class RidgeReadout(LeastSquaresReadout):
             notes.append("the best alpha lies at the end of the grid: widen `alphas`")
         limit = self._largest_condition
         if condition > limit:
-            better = "a larger alpha, or solver='qr'" if self.solver == "normal" else "a larger alpha"
+            better = "a larger alpha, or solver='qr'" if self.config.solver == "normal" else "a larger alpha"
             notes.append(
-                f"condition number {condition:.1e} after regularisation, solver {self.solver!r} resolves "
+                f"condition number {condition:.1e} after regularisation, solver {self.config.solver!r} resolves "
                 f"{limit:.1e}: some weights are rounding errors; use {better}"
             )
         for note in notes:
             log.info("ridge readout: %s", note)
         return {
             "samples": self.n_samples_,
-            "features": self.weights_.shape[1],
+            "features": form.weights.shape[1],
             "dead_nodes": int(self.dead_nodes_.size),
             "dead_inputs": int(self.dead_inputs_.size),
             "rank": spectrum.rank,
             "condition": condition if np.isfinite(condition) else None,
-            "solver": self.solver,
-            "search": self._search,
+            "solver": self.config.solver,
+            "search": self.config.alpha if isinstance(self.config.alpha, str) else None,
             "alpha": np.asarray(self.alpha_).tolist(),
             "notes": notes,
         }
 
-    def _require_solution(self, wanted_for: str) -> Widths:
-        if not hasattr(self, "weights_"):
+    def _solved(self, wanted_for: str) -> LinearForm:
+        if self._form is None:
             remedy = (
                 "call solve() after partial_fit()" if self._accumulator else "call fit(), or partial_fit() and solve()"
             )
             raise NotSolved(f"{wanted_for} needs weights, and this readout has none yet: {remedy}")
-        outputs, features = self.weights_.shape
-        return Widths(self._nodes, features - self._nodes, outputs)
+        return self._form
 
-    def _by_feature(self, dtype: np.dtype) -> tuple[npt.NDArray, npt.NDArray]:
+    def _by_feature(self, form: LinearForm, dtype: np.dtype) -> tuple[npt.NDArray, npt.NDArray]:
         # Converted once.
         if dtype not in self._cast:
-            self._cast[dtype] = (np.ascontiguousarray(self.weights_.T, dtype=dtype), self.bias_.astype(dtype))
+            self._cast[dtype] = (np.ascontiguousarray(form.weights.T, dtype=dtype), form.bias.astype(dtype))
         return self._cast[dtype]
-
-    @property
-    def _loses_in_single(self) -> bool:
-        if self._loses is None:
-            scale, spread = self.scale_, self.target_spread_
-            self._loses = (
-                scale is not None and spread is not None and loses_in_single(self.weights_, sizes_of(scale), spread)
-            )
-        return self._loses
 
     def _memory(self) -> tuple[dict[str, npt.NDArray], dict[str, Any]]:
         arrays: dict[str, npt.NDArray] = {
             "alpha": np.asarray(self.alpha_, dtype=np.float64),
-            "dead_nodes": self.dead_nodes_.astype(np.int64),
-            "dead_inputs": self.dead_inputs_.astype(np.int64),
+            "dead_nodes": self.dead_nodes_,
+            "dead_inputs": self.dead_inputs_,
         }
         if self.scores_ is not None and self.alphas_ is not None:
             arrays |= {"scores": self.scores_, "alphas": self.alphas_}
-        if self.scale_ is not None:
-            arrays |= {"mean": self.scale_.centre, "deviation": self.scale_.spread}
-        if self.target_spread_ is not None:
-            arrays["target_spread"] = self.target_spread_
         return arrays, {}
 
-    def _remember(self, arrays: Mapping[str, npt.NDArray], facts: Mapping[str, Any], widths: Widths) -> None:
+    def _remember(self, arrays: Mapping[str, npt.NDArray], facts: Mapping[str, Any], form: LinearForm) -> None:
+        self._hold(form)
         self._report = facts["report"]
-        self.weights_, self.bias_, self._nodes, self._cast = arrays["weights"], arrays["bias"], widths.nodes, {}
-        self._loses = None
         self.alpha_ = arrays["alpha"] if arrays["alpha"].ndim else float(arrays["alpha"])
         self.alphas_, self.scores_ = arrays.get("alphas"), arrays.get("scores")
-        self.dead_nodes_ = arrays["dead_nodes"].astype(np.intp)
-        self.dead_inputs_ = arrays["dead_inputs"].astype(np.intp)
-        self.target_spread_ = arrays.get("target_spread")
-        if "mean" in arrays:
-            self.scale_ = FeatureScale(arrays["mean"], arrays["deviation"])
-        scale = self.scale_ or FeatureScale.none(widths.features)
-        if (
-            self.bias_.shape != (widths.outputs,)
-            or not scale.centre.shape == scale.spread.shape == (widths.features,)
-            or self.rank_ > widths.features
-            or self.condition_ < 1
-        ):
-            raise ValueError("weights, bias, scale and figures disagree")
+        self.dead_nodes_, self.dead_inputs_ = arrays["dead_nodes"], arrays["dead_inputs"]

@@ -131,6 +131,28 @@ def checked(chunk: Chunk, *, input_connection: bool, widths: Widths | None) -> C
     return columns
 
 
+def asked(states: Any, inputs: Any | None, nodes: int, width: int) -> tuple[Any, Any | None]:
+    """States (..., nodes), and inputs (..., width) where a readout reads any, that it shall answer.
+
+    Raises ShapeError or ConfigurationError where they are not as in training.
+    """
+    x = numeric(states, "states")
+    u = None if inputs is None else numeric(inputs, "inputs")
+    if x.ndim == 0 or x.shape[-1] != nodes:
+        raise ShapeError(f"states must be (..., {nodes}) as in training, got {tuple(x.shape)}")
+    if (u is not None) != (width > 0):
+        raise ConfigurationError(
+            "this readout was trained with the inputs: pass them to predict as well"
+            if width
+            else "this readout was trained without the inputs: call predict with states only"
+        )
+    if u is not None and u.shape != (*x.shape[:-1], width):
+        raise ShapeError(
+            f"inputs must be {(*x.shape[:-1], width)} beside states {tuple(x.shape)}, got {tuple(u.shape)}"
+        )
+    return x, u
+
+
 def check_finite(columns: Columns, start: int, largest: float) -> None:
     """Raise InputRangeError for NaN, inf or float64 values above `largest` at step `start` or later.
 

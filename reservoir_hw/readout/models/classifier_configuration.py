@@ -48,8 +48,8 @@ class InputMap(Config):
         return self
 
 
-class AroundReservoir(Config):
-    """Fields of a model that drives a reservoir in its layers."""
+class AroundReservoir(GradientReadoutConfig):
+    """A model that drives a reservoir in its layers."""
 
     reservoir_gradient: Literal["stop", "through", "twin"] = Field(
         default="stop", description="whether gradients pass the reservoir: not, as it is a differentiable simulation, "
@@ -96,6 +96,20 @@ class AroundReservoir(Config):
             raise ConfigurationError(f"no gradient passes a reservoir of kind {config.kind} as it is: {why}") from None
         return config.model_copy(update={"gradients": True})
 
+    def twins(self, channels: Channels) -> list[ReservoirConfig]:
+        """The twin to open, or nothing."""
+        return [] if self.twin is None else [self.twin.for_inputs(self._driven_with(self.twin, channels))]
+
+    def check_gradient(self, reservoir: ReservoirConfig, channels: Channels) -> None:
+        """Raise `ConfigurationError` where no gradient can pass, as far as the configuration tells."""
+        through = self.reservoirs(reservoir, channels) if self.reservoir_gradient == "through" else []
+        for what, configs in (("the twin", self.twins(channels)), ("the reservoir", through)):
+            for config in configs:
+                self.check_passes(what, config)
+
+    def _driven_with(self, _reservoir: ReservoirConfig, channels: Channels, /) -> Channels:
+        return channels
+
     @model_validator(mode="after")
     def _twin_where_it_is_used(self) -> Self:
         if (self.twin is not None) != (self.reservoir_gradient == "twin"):
@@ -112,14 +126,6 @@ class ClassifierConfig(GradientReadoutConfig):
     trained = "on labels"
 
     bias: bool = Field(default=True, description="one for each gate; the equations as printed have none")
-
-    def reservoirs(self, reservoir: ReservoirConfig, channels: Channels) -> list[ReservoirConfig]:
-        """The reservoir to open, and its twin if there is one, for a task with these channels."""
-        del reservoir, channels
-        return []
-
-    def check_gradient(self, reservoir: ReservoirConfig, channels: Channels) -> None:
-        """Raise `ConfigurationError` where no gradient can pass, as far as the configuration tells."""
 
     def check_task(self, task: Task) -> None:
         """Raise `ConfigurationError` for a task that has not one class for each of several sequences."""
@@ -150,7 +156,7 @@ class ClassifierConfig(GradientReadoutConfig):
             return SequenceClassifier(recurrence, classes)
 
     @abstractmethod
-    def _recurrence(self, inputs: int, reservoirs: Sequence[Reservoir]) -> GatedRecurrence: ...
+    def _recurrence(self, inputs: int, reservoirs: Sequence[Reservoir], /) -> GatedRecurrence: ...
 
 
 def _no_labels(split: Split) -> str:
@@ -172,47 +178,34 @@ class GatesConfig(AroundReservoir, ClassifierConfig):
     """Trained reset and update gates around the reservoir: Gated ESN RZ."""
 
     kind: Literal["gates"]
+    named = "RZ"
     candidate: Literal["settable", "driven"] = Field(
         default="driven", description="settable: the reservoir makes one step from the gated state (a simulation); "
         "driven: the gated state is fed to it beside the inputs (any device)"
     )  # fmt: skip
 
     def reservoirs(self, reservoir: ReservoirConfig, channels: Channels) -> list[ReservoirConfig]:
-        """With what the candidate gives."""
+        """Driven with what the candidate gives."""
         if self.candidate == "settable" and "settable" in reservoir.never:
             raise ConfigurationError(
                 f"candidate: settable is one step from given states, which no reservoir of kind {reservoir.kind} can "
                 "take: candidate: driven feeds the gated states to any device"
             )
-        found = [self.passed(reservoir), *([] if self.twin is None else [self.twin])]
-        return [one.for_inputs(self._driven_with(one, channels)) for one in found]
+        return [self.passed(reservoir).for_inputs(self._driven_with(reservoir, channels))]
 
-    def check_gradient(self, reservoir: ReservoirConfig, channels: Channels) -> None:
-        """Raise `ConfigurationError` where no gradient can pass, as far as the configuration tells."""
-        found = self.reservoirs(reservoir, channels)
-        differentiated = {"stop": [], "through": found[:1], "twin": found[1:]}[self.reservoir_gradient]
-        for config in differentiated:
-            self.check_passes("the simulation", config)
-
-    def _driven_with(self, reservoir: ReservoirConfig, channels: Channels) -> Channels:
+    def _driven_with(self, reservoir: ReservoirConfig, channels: Channels, /) -> Channels:
         if self.candidate == "settable":
             return channels
         nodes = getattr(reservoir, "nodes", None)
         # How large gated states are, nobody declares.
         return Channels(channels.count, states=True) if nodes is None else Channels(channels.count + nodes)
 
-    def _recurrence(self, inputs: int, reservoirs: Sequence[Reservoir]) -> GatedRecurrence:
+    def _recurrence(self, _inputs: int, reservoirs: Sequence[Reservoir], /) -> GatedRecurrence:
         from reservoir_hw.readout.models.gated import DrivenCandidate, GatedRecurrence, SettableCandidate
 
-        del inputs
         layer = self.layer(*reservoirs)
         candidate = SettableCandidate(layer) if self.candidate == "settable" else DrivenCandidate(layer)
         return GatedRecurrence(candidate, bias=self.bias)
-
-    @property
-    def label(self) -> str:
-        """RZ: the gates that are trained."""
-        return "RZ"
 
 
 class TrainedGruConfig(ClassifierConfig):
@@ -220,21 +213,11 @@ class TrainedGruConfig(ClassifierConfig):
 
     kind: Literal["gru"]
     needs_reservoir = False
+    named = "GRU({nodes})"
 
     nodes: PositiveInt
 
-    @property
-    def label(self) -> str:
-        """GRU(nodes)."""
-        return f"GRU({self.nodes})"
-
-    @property
-    def layers_of_reservoirs(self) -> int:
-        """None."""
-        return 0
-
-    def _recurrence(self, inputs: int, reservoirs: Sequence[Reservoir]) -> GatedRecurrence:
+    def _recurrence(self, inputs: int, _reservoirs: Sequence[Reservoir], /) -> GatedRecurrence:
         from reservoir_hw.readout.models.gated import GatedRecurrence, TrainedCandidate
 
-        del reservoirs
         return GatedRecurrence(TrainedCandidate(inputs, self.nodes, bias=self.bias), bias=self.bias)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from abc import abstractmethod
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal, Self
 
 from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
 
@@ -41,25 +41,13 @@ class TokenModelConfig(GradientReadoutConfig):
     reads_states_alone: ClassVar[bool] = False
     """Whether `readout` of the model reads the states of one reservoir, and nothing else."""
 
-    @property
-    def label(self) -> str:
-        """A short name for tables and figures."""
-        return self.kind
+    needs_reservoir = False
+    named = "{kind}"
 
     @property
     def harvests(self) -> bool:
         """Whether nothing before the readout is trained, so that the states can be computed beforehand."""
         return False
-
-    @property
-    def layers_of_reservoirs(self) -> int:
-        """None."""
-        return 0
-
-    def inputs(self, vocabulary: int) -> int:
-        """Channels that a reservoir is driven with."""
-        del vocabulary
-        return 0
 
     def tokens_of(self, task: Task) -> Tokens:
         """What of a task the model learns from. Raises `ConfigurationError` for a task without tokens."""
@@ -79,21 +67,9 @@ class TokenModelConfig(GradientReadoutConfig):
         return self.driven_with(self.tokens_of(task).vocabulary)
 
     def driven_with(self, vocabulary: int) -> Channels:
-        """What a reservoir is driven with: `inputs` channels, as far as nothing else is said."""
-        return Channels(self.inputs(vocabulary))
-
-    def reservoirs(self, reservoir: ReservoirConfig, vocabulary: int) -> list[ReservoirConfig]:
-        """The reservoirs to open."""
-        del reservoir, vocabulary
-        return []
-
-    def twins(self, vocabulary: int) -> list[ReservoirConfig]:
-        """The twin to open, or nothing."""
+        """What a reservoir is driven with; without one, nothing."""
         del vocabulary
-        return []
-
-    def check_gradient(self, reservoir: ReservoirConfig, vocabulary: int) -> None:
-        """Raise `ConfigurationError` where no gradient can pass, as far as the configuration tells."""
+        return Channels(0)
 
     def build(
         self,
@@ -119,7 +95,7 @@ class TokenModelConfig(GradientReadoutConfig):
         return []
 
     @abstractmethod
-    def _make(self, vocabulary: int, layers: Sequence[ReservoirLayer], context: int) -> TokenModel:
+    def _make(self, vocabulary: int, layers: Sequence[ReservoirLayer], context: int, /) -> TokenModel:
         """The model around these layers, `layers_of_reservoirs` of them."""
 
 
@@ -127,7 +103,6 @@ class EsnLmConfig(TokenModelConfig):
     """An echo state language model of Ueda et al. 2025, whose frozen recurrence is part of it: W_in is looked up."""
 
     kind: Literal["esn_lm"]
-    needs_reservoir = False
 
     nodes: PositiveInt
     weights: Literal["sparse", "dense"] = Field(
@@ -158,12 +133,11 @@ class EsnLmConfig(TokenModelConfig):
         """ESN(nodes), or ESN+i(nodes) where W_in is trained."""
         return f"ESN{'+i' if self.train_input else ''}({self.nodes})"
 
-    def _make(self, vocabulary: int, layers: Sequence[ReservoirLayer], context: int) -> TokenModel:
-        del layers, context
+    def _make(self, vocabulary: int, _layers: Sequence[ReservoirLayer], _context: int, /) -> TokenModel:
         from reservoir_hw.readout.models.esn_language_model import dense_esn_lm, sparse_esn_lm
 
-        own = ("connections", "sparsity", "spectral_radius", "input_scaling", "leak", "rank", "dropout")
-        given: dict[str, Any] = {name: value for name in own if (value := getattr(self, name)) is not None}
+        own = {"connections", "sparsity", "spectral_radius", "input_scaling", "leak", "rank", "dropout"}
+        given = self.model_dump(include=own, exclude_none=True)
         if self.weights == "sparse":
             return sparse_esn_lm(self.nodes, vocabulary, seed=self.seed, **given)
         return dense_esn_lm(self.nodes, vocabulary, train_input=self.train_input, seed=self.seed, **given)
@@ -172,32 +146,17 @@ class EsnLmConfig(TokenModelConfig):
 class ModelConfig(AroundReservoir, TokenModelConfig):
     """A language model around reservoirs."""
 
-    @property
-    def layers_of_reservoirs(self) -> int:
-        """How many layers drive a reservoir: the same one, or each its own."""
-        return 1
+    needs_reservoir = True
 
-    def reservoirs(self, reservoir: ReservoirConfig, vocabulary: int) -> list[ReservoirConfig]:
+    def reservoirs(self, reservoir: ReservoirConfig, channels: Channels) -> list[ReservoirConfig]:
         """The reservoirs to open: one that all layers share, or one for each.
 
         Raises `ConfigurationError` where the section `reservoir` does not fit.
         """
-        channels = self.driven_with(vocabulary)
         configs = reservoir.for_layers(channels.count, self.layers_of_reservoirs)
         if self.twin is not None and len(configs) > 1:
             raise ConfigurationError("a twin stands for one device, and there is a reservoir for each layer")
         return [self.passed(config).for_inputs(channels) for config in configs]
-
-    def twins(self, vocabulary: int) -> list[ReservoirConfig]:
-        """The twin to open, or nothing."""
-        return [] if self.twin is None else [self.twin.for_inputs(self.driven_with(vocabulary))]
-
-    def check_gradient(self, reservoir: ReservoirConfig, vocabulary: int) -> None:
-        """Raise `ConfigurationError` where no gradient can pass, as far as the configuration tells."""
-        through = self.reservoirs(reservoir, vocabulary) if self.reservoir_gradient == "through" else []
-        for what, configs in (("the twin", self.twins(vocabulary)), ("the reservoir", through)):
-            for config in configs:
-                self.check_passes(what, config)
 
     def _layers(self, reservoirs: Sequence[Reservoir], twins: Sequence[Reservoir]) -> list[ReservoirLayer]:
         if len(reservoirs) == 1:
@@ -211,18 +170,14 @@ class OneHotConfig(Config):
     kind: Literal["one_hot"]
     trainable: Literal[False] = False
 
-    def width_for(self, vocabulary: int) -> int:
-        """As many channels as there are tokens. Raises `ConfigurationError` where they are too many."""
+    def channels(self, vocabulary: int) -> Channels:
+        """As many channels as there are tokens, 0 or 1. Raises `ConfigurationError` where they are too many."""
         if vocabulary > _MOST_CHANNELS:
             raise ConfigurationError(
                 f"embedding one_hot would drive the reservoir with {vocabulary:,} channels, of which "
                 f"{_MOST_CHANNELS:,} are allowed: take embedding random, or readout kind esn_lm, which looks W_in up"
             )
-        return vocabulary
-
-    def channels(self, vocabulary: int) -> Channels:
-        """0 or 1."""
-        return Channels(self.width_for(vocabulary), (0.0, 1.0), one_hot=True)
+        return Channels(vocabulary, (0.0, 1.0), one_hot=True)
 
     def build(self, vocabulary: int) -> nn.Module:
         """The module."""
@@ -240,15 +195,11 @@ class RandomEmbeddingConfig(Config):
     seed: NonNegativeInt = 0
     trainable: bool = Field(default=False, description="needs reservoir_gradient: through or twin")
 
-    def width_for(self, vocabulary: int) -> int:
-        """`width`."""
-        del vocabulary
-        return self.width
-
     def channels(self, vocabulary: int) -> Channels:
         """Normal vectors, of which one in a million is longer than this; how long trained ones get, nobody knows."""
+        del vocabulary
         length = None if self.trainable else self.scaling * (math.sqrt(self.width) + 5.0)
-        return Channels(self.width_for(vocabulary), length=length)
+        return Channels(self.width, length=length)
 
     def build(self, vocabulary: int) -> nn.Module:
         """The module."""
@@ -274,10 +225,6 @@ class ReservoirModelConfig(ModelConfig):
         """Where the embedding is frozen."""
         return not self.embedding.trainable
 
-    def inputs(self, vocabulary: int) -> int:
-        """The width of the embedding."""
-        return self.embedding.width_for(vocabulary)
-
     def driven_with(self, vocabulary: int) -> Channels:
         """The vectors of the embedding."""
         return self.input_map.applied_to(self.embedding.channels(vocabulary))
@@ -285,8 +232,7 @@ class ReservoirModelConfig(ModelConfig):
     @abstractmethod
     def _readout(self, nodes: int, vocabulary: int) -> nn.Module: ...
 
-    def _make(self, vocabulary: int, layers: Sequence[ReservoirLayer], context: int) -> TokenModel:
-        del context
+    def _make(self, vocabulary: int, layers: Sequence[ReservoirLayer], _context: int, /) -> TokenModel:
         from reservoir_hw.readout.models.attention import NormalisedReadout
         from reservoir_hw.readout.models.language_model import ReservoirLM
 
@@ -319,13 +265,9 @@ class LowRankModelConfig(ReservoirModelConfig):
     """Low-rank softmax readout of a reservoir, for large vocabularies (Ueda et al. 2025, section 2.1)."""
 
     kind: Literal["low_rank"]
+    named = "low_rank({rank})"
     rank: PositiveInt = 16
     bias: bool = True
-
-    @property
-    def label(self) -> str:
-        """low_rank(rank)."""
-        return f"low_rank({self.rank})"
 
     def _readout(self, nodes: int, vocabulary: int) -> nn.Module:
         from reservoir_hw.readout.models.softmax import LowRankReadout
@@ -337,12 +279,8 @@ class AttentionModelConfig(ReservoirModelConfig):
     """Attention readout of a reservoir, the AERC (Köster & Uchida 2026, eq. 3-5)."""
 
     kind: Literal["attention"]
+    named = "attention({hidden})"
     hidden: PositiveInt = Field(default=25, description="width of the network that computes the output weights")
-
-    @property
-    def label(self) -> str:
-        """attention(hidden)."""
-        return f"attention({self.hidden})"
 
     def _readout(self, nodes: int, vocabulary: int) -> nn.Module:
         from reservoir_hw.readout.models.attention import AttentionReadout
@@ -354,6 +292,7 @@ class LaercConfig(ModelConfig):
     """Layers of a reservoir, a gate and a network, trained as a whole (Köster & Uchida 2026, eq. A1-A19)."""
 
     kind: Literal["laerc"]
+    named = "laerc({layers}×{width})"
     width: PositiveInt = Field(description="of the vectors that pass through the layers, and drive the reservoirs")
     layers: PositiveInt = Field(description="they share the reservoir, unless its kind is one for each layer")
     alpha_res: PositiveFloat = Field(default=1.0, description="hidden units behind a reservoir, for each of its nodes")
@@ -365,27 +304,17 @@ class LaercConfig(ModelConfig):
     )
 
     @property
-    def label(self) -> str:
-        """laerc(layers×width)."""
-        return f"laerc({self.layers}×{self.width})"
-
-    @property
     def layers_of_reservoirs(self) -> int:
         """`layers`."""
         return self.layers
 
-    def inputs(self, vocabulary: int) -> int:
-        """`width`."""
-        del vocabulary
-        return self.width
-
     def driven_with(self, vocabulary: int) -> Channels:
         """Vectors that were normalised: in d dimensions they measure √d, unless a scale is trained."""
+        del vocabulary
         length = math.sqrt(self.width) if self.input_affine in (None, "none") and not self.passes_gradients else None
-        return self.input_map.applied_to(Channels(self.inputs(vocabulary), length=length))
+        return self.input_map.applied_to(Channels(self.width, length=length))
 
-    def _make(self, vocabulary: int, layers: Sequence[ReservoirLayer], context: int) -> TokenModel:
-        del context
+    def _make(self, vocabulary: int, layers: Sequence[ReservoirLayer], _context: int, /) -> TokenModel:
         from reservoir_hw.readout.models.laerc import LAERC
 
         own = ("alpha_res", "reservoir_hidden", "gate_hidden", "ffn_hidden", "input_affine")

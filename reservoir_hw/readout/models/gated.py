@@ -23,7 +23,7 @@ from torch.nn.functional import cross_entropy, linear
 from reservoir_hw.core.errors import ConfigurationError, InputRangeError, ShapeError
 from reservoir_hw.core.validation import whole_number
 from reservoir_hw.readout.linear.ridge import RidgeReadout
-from reservoir_hw.readout.models.reservoir_layer import ReservoirLayer, Series, _ValuesOf
+from reservoir_hw.readout.models.reservoir_layer import OverSequences, ReservoirLayer, Series, _ValuesOf
 from reservoir_hw.readout.models.softmax import LinearReadout
 
 
@@ -35,7 +35,6 @@ class Candidate(nn.Module, ABC):
 
     def begin(self, batch: int) -> None:
         """Begin `batch` new sequences."""
-        del batch
 
     def drives(self, u: Tensor) -> Sequence[Tensor]:
         """What is known of each step of u (batch, time, inputs) before the first is taken."""
@@ -192,7 +191,7 @@ class TrainedCandidate(MatrixCandidate):
         _draw((self.W_in, self.W), nodes)
 
 
-class GatedRecurrence(nn.Module):
+class GatedRecurrence(OverSequences):
     """Trained reset and update gates around a candidate (Di Sarli et al. 2022, eq. 6 and section 4.2).
 
     r(t) = σ(W_in^r u(t) + Ŵ^r x(t-1) + b^r),   z(t) = σ(W_in^z u(t) + Ŵ^z x(t-1) + b^z),
@@ -216,18 +215,12 @@ class GatedRecurrence(nn.Module):
         self.W = nn.Parameter(torch.empty(2 * self.nodes, self.nodes))
         self.bias = nn.Parameter(torch.zeros(2 * self.nodes)) if bias else None
         _draw((self.W_in, self.W), self.nodes)
-        self._state: Tensor | None = None
+        self._state = self.W.new_zeros(0, self.nodes)
 
     def begin(self, batch: int = 1) -> None:
         """Begin `batch` new sequences, at x = 0."""
         self.candidate.begin(whole_number("batch", batch))
         self._state = self.W.new_zeros(batch, self.nodes)
-
-    def forward(self, u: Tensor) -> Tensor:
-        """The states (batch, time, nodes) of new sequences u (batch, time, inputs)."""
-        self._check_shape(u)
-        self.begin(u.shape[0])
-        return self.advance(u)
 
     def advance(self, u: Tensor) -> Tensor:
         """Go on with the sequences: inputs (batch, time, inputs) -> states (batch, time, nodes).
@@ -235,11 +228,8 @@ class GatedRecurrence(nn.Module):
         Gradients reach back to the start of the call. Raises `ShapeError` for another number of channels, or of
         sequences than were begun, `InputRangeError` for NaN or infinity, and whatever the candidate's device raises.
         """
-        self._check_shape(u)
         x = self._state
-        if x is None or u.shape[0] != len(x):
-            begun = 0 if x is None else len(x)
-            raise ShapeError(f"u holds {u.shape[0]} sequences, but {begun} were begun: call begin({u.shape[0]}) first")
+        self._check(u, len(x))
         u = u.to(self.W.dtype)
         if not u.shape[1]:
             return u.new_empty(len(x), 0, self.nodes)
@@ -273,13 +263,6 @@ class GatedRecurrence(nn.Module):
         """As the candidate says; without `series` the states are the output."""
         own = Series(self.label, self.nodes, lambda states: states, lambda graph, states: states)
         return self.candidate.cut(cutter, self, own if series is None else series)
-
-    def _check_shape(self, u: Tensor) -> None:
-        if u.ndim != 3 or u.shape[2] != self.inputs:
-            raise ShapeError(
-                f"gates around {self.nodes} nodes with {self.inputs} inputs take u (batch, time, {self.inputs}), not "
-                f"{tuple(u.shape)}"
-            )
 
 
 def gates(drive: Tensor, x: Tensor, recurrent: Tensor) -> tuple[Tensor, Tensor]:

@@ -65,11 +65,6 @@ class ReservoirLM(TokenModel):
         self.layer = layer
         self.readout = readout
 
-    @property
-    def trainable_upstream(self) -> bool:
-        """Whether the embedding is trainable, so that the states change in training."""
-        return any(parameter.requires_grad for parameter in self.embedding.parameters())
-
     def begin(self, batch: int = 1) -> None:
         """Bring the reservoir to rest for `batch` texts."""
         self.layer.begin(batch)

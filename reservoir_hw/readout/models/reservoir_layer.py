@@ -7,11 +7,11 @@ states = layer(u)       # the states of the device; gradients reach u through th
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -19,6 +19,7 @@ from reservoir_hw.core.errors import ConfigurationError, InputRangeError, ShapeE
 from reservoir_hw.core.reservoir import Reservoir
 from reservoir_hw.core.sharing import Share
 from reservoir_hw.core.spec import ReservoirSpec
+from reservoir_hw.core.validation import whole_number
 
 
 @dataclass(frozen=True)
@@ -52,7 +53,42 @@ class Series:
 Gradient = Literal["stop", "through", "twin"]
 
 
-class ReservoirLayer(nn.Module):
+class OverSequences(nn.Module, ABC):
+    """What goes along sequences: u (batch, time, inputs) -> states (batch, time, nodes). Abstract base."""
+
+    inputs: int
+    nodes: int
+
+    @property
+    def label(self) -> str:
+        """What it is, for the name of an exported model."""
+        return type(self).__name__
+
+    @abstractmethod
+    def begin(self, batch: int = 1) -> None:
+        """Begin `batch` new sequences."""
+
+    @abstractmethod
+    def advance(self, u: Tensor) -> Tensor:
+        """Go on with the sequences."""
+
+    def forward(self, u: Tensor) -> Tensor:
+        """The states (batch, time, nodes) of new sequences u (batch, time, inputs)."""
+        self._check(u)
+        self.begin(u.shape[0])
+        return self.advance(u)
+
+    def _check(self, u: Tensor, begun: int | None = None) -> None:
+        """Raise `ShapeError` for another number of channels, or of sequences than were begun."""
+        if u.ndim != 3 or u.shape[2] != self.inputs:
+            raise ShapeError(
+                f"a {self.label} with {self.inputs} inputs takes u (batch, time, {self.inputs}), not {tuple(u.shape)}"
+            )
+        if begun is not None and u.shape[0] != begun:
+            raise ShapeError(f"u holds {u.shape[0]} sequences, but {begun} were begun: call begin({u.shape[0]}) first")
+
+
+class ReservoirLayer(OverSequences):
     """An open reservoir as a module: inputs (batch, time, inputs) -> states (batch, time, nodes).
 
     The inputs pass a fixed map into the range of the device first, u -> clip(scale u + offset, offset - limit,
@@ -105,6 +141,7 @@ class ReservoirLayer(nn.Module):
         super().__init__()
         _check_policy(gradient, reservoir, twin)
         self.reservoir = reservoir
+        self.inputs, self.nodes = reservoir.spec.inputs, reservoir.spec.nodes
         self.gradient: Gradient = gradient
         self.twin = twin
         self.scale, self.offset = float(scale), float(offset)
@@ -123,30 +160,13 @@ class ReservoirLayer(nn.Module):
         """What the reservoir declares."""
         return self.reservoir.spec
 
-    @property
-    def inputs(self) -> int:
-        """Input channels."""
-        return self.spec.inputs
-
-    @property
-    def nodes(self) -> int:
-        """Width of the states."""
-        return self.spec.nodes
-
     def begin(self, batch: int = 1) -> None:
         """Begin `batch` new sequences, at rest. Nothing is sent to the device before it is driven."""
-        if isinstance(batch, bool) or not isinstance(batch, int | np.integer) or batch < 1:
-            raise ShapeError(f"begin needs a whole number of sequences, at least 1, not {batch!r}")
-        self._device.begin(int(batch))
+        batch = whole_number("the number of sequences", batch, error=ShapeError)
+        self._device.begin(batch)
         if self._simulation is not None:
-            self._simulation.begin(int(batch))
+            self._simulation.begin(batch)
         self._last = None
-
-    def forward(self, u: Tensor) -> Tensor:
-        """The states (batch, time, nodes) of new sequences u (batch, time, inputs)."""
-        self._check_shape(u)
-        self.begin(u.shape[0])
-        return self.advance(u)
 
     def advance(self, u: Tensor) -> Tensor:
         """Go on with the sequences: inputs (batch, time, inputs) -> states (batch, time, nodes).
@@ -160,11 +180,7 @@ class ReservoirLayer(nn.Module):
         StateLost
             The device cannot go on with these sequences.
         """
-        self._check_shape(u)
-        if u.shape[0] != self._device.batch:
-            raise ShapeError(
-                f"u holds {u.shape[0]} sequences, but {self._device.batch} were begun: call begin({u.shape[0]}) first"
-            )
+        self._check(u, self._device.batch)
         mapped = self.map_inputs(u)
         if self.gradient == "through":
             states = self._device.run(mapped)
@@ -172,8 +188,7 @@ class ReservoirLayer(nn.Module):
             states = self._run_beside_twin(mapped)
         else:
             states = self._measure(mapped)
-        autocast = torch.is_autocast_enabled(u.device.type)
-        if autocast:
+        if torch.is_autocast_enabled(u.device.type):
             # Autocast leaves float64 as it is. The layers behind could not multiply it with their weights.
             return states.float() if states.dtype == torch.float64 else states
         return states if not u.is_floating_point() else states.to(u.dtype)
@@ -204,11 +219,6 @@ class ReservoirLayer(nn.Module):
         self.saturations += int(((mapped < bounds[0]) | (mapped > bounds[1])).sum())
         return mapped.clamp(*bounds)
 
-    @property
-    def label(self) -> str:
-        """What it is, for the name of an exported model."""
-        return type(self).__name__
-
     def cut(self, cutter: Any, series: Series) -> Any:
         """The reservoir | what a model makes of its states."""
         first = Stage(lambda u, _: (u, None), lambda graph, u, _: (u, None))
@@ -224,11 +234,8 @@ class ReservoirLayer(nn.Module):
 
     def extra_repr(self) -> str:
         """What the layer is, for `print(model)`."""
-        around = f", offset={self.offset}" if self.offset else ""
-        return (
-            f"{self.inputs} -> {self.nodes} nodes, gradient={self.gradient!r}, scale={self.scale}{around}, "
-            f"limit={self.limit}"
-        )
+        around = f"scale={self.scale}, offset={self.offset}, limit={self.limit}"
+        return f"{self.inputs} -> {self.nodes} nodes, gradient={self.gradient!r}, {around}"
 
     def _measure(self, mapped: Tensor) -> Tensor:
         with torch.no_grad():
@@ -246,7 +253,12 @@ class ReservoirLayer(nn.Module):
         assert twin is not None
         assert simulation is not None
         if not twin.spec.settable:
-            return _ValuesOf.apply(_in_step(simulation, done).run(mapped), measured)
+            if simulation.steps != done:
+                raise ConfigurationError(
+                    f"the twin is not settable, and was not driven in the {done} steps before, where no gradient was "
+                    "wanted: give whole sequences at once, or a twin whose states can be set"
+                )
+            return _ValuesOf.apply(simulation.run(mapped), measured)
         rows = []
         for step in range(measured.shape[1]):
             if before is None:
@@ -257,12 +269,6 @@ class ReservoirLayer(nn.Module):
             before = _ValuesOf.apply(predicted, measured[:, step])
             rows.append(before)
         return torch.stack(rows, 1)
-
-    def _check_shape(self, u: Tensor) -> None:
-        if u.ndim != 3 or u.shape[2] != self.inputs:
-            raise ShapeError(
-                f"a reservoir with {self.inputs} inputs takes u (batch, time, {self.inputs}), not {tuple(u.shape)}"
-            )
 
 
 def layers_in(module: nn.Module) -> list[ReservoirLayer]:
@@ -281,16 +287,6 @@ class _ValuesOf(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *gradients: Any) -> Any:
         return gradients[0].to(ctx.dtype), None
-
-
-def _in_step(simulation: Share, steps: int) -> Share:
-    """The twin's run, if it is where the device was."""
-    if simulation.steps != steps:
-        raise ConfigurationError(
-            f"the twin is not settable, and was not driven in the {steps} steps before, where no gradient was wanted: "
-            "give whole sequences at once, or a twin whose states can be set"
-        )
-    return simulation
 
 
 def _check_policy(gradient: str, reservoir: Reservoir, twin: Reservoir | None) -> None:

@@ -10,7 +10,9 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.nn.utils.rnn import pad_sequence
 
+from reservoir_hw.core.arrays import as_numpy
 from reservoir_hw.core.errors import ConfigurationError, InputRangeError, ShapeError, StateLost
 from reservoir_hw.core.validation import whole_number
 from reservoir_hw.readout.models.reservoir_layer import ReservoirLayer, layers_in
@@ -43,8 +45,6 @@ class TokenModel(nn.Module, ABC):
     """
 
     readout: nn.Module
-    loss_in_nats: bool = True
-    """Whether `loss` is the mean cross-entropy of the next token."""
 
     def __init__(self, vocabulary: int) -> None:
         super().__init__()
@@ -108,11 +108,15 @@ class TokenModel(nn.Module, ABC):
         return self.readout(self.features(tokens))
 
     output_scale: OutputScale = "probabilities"
-    """What `outputs` are."""
+    """What `outputs` are; `loss` is the mean cross-entropy of the next token where they are probabilities."""
 
     def outputs(self, tokens: Tensor) -> Tensor:
-        """What a model says of each token of the vocabulary, (batch, time, vocabulary); otherwise as `forward`."""
-        return self(tokens).softmax(-1)
+        """What a model says of each token of the vocabulary, (batch, time, vocabulary); otherwise as `forward`.
+
+        Of outputs that are each for themselves the logits are their logarithms.
+        """
+        logits = self(tokens)
+        return logits.exp() if self.output_scale == "activations" else logits.softmax(-1)
 
     def loss(self, tokens: Tensor, targets: Tensor) -> Tensor:
         """Mean cross-entropy in nats of targets (batch, time) after whole texts (batch, time).
@@ -173,9 +177,8 @@ class TokenModel(nn.Module, ABC):
             tokens = torch.full_like(tokens[:, :1], token)
 
     def _device(self) -> torch.device:
-        for tensor in (*self.parameters(), *self.buffers()):
-            return tensor.device
-        return torch.device("cpu")
+        tensors = (*self.parameters(), *self.buffers())
+        return tensors[0].device if tensors else torch.device("cpu")
 
 
 def check_tokens(tokens: Any, vocabulary: int, name: str = "tokens", *, ignored: bool = False) -> Tensor:
@@ -204,18 +207,12 @@ def check_tokens(tokens: Any, vocabulary: int, name: str = "tokens", *, ignored:
 
 
 def _one_text(prompt: Any) -> Tensor:
-    if isinstance(prompt, Tensor):
-        text = prompt
-    else:
-        array = np.asarray(prompt)
-        if array.size == 0:
-            array = array.astype(np.int64)
-        if array.dtype.kind not in "iu":
-            raise ShapeError(f"the prompt must be a sequence of tokens (whole numbers), not of {array.dtype}")
-        text = torch.as_tensor(array.astype(np.int64))
+    text = np.asarray(as_numpy(prompt))
+    if text.size and text.dtype.kind not in "iu":
+        raise ShapeError(f"the prompt must be a sequence of tokens (whole numbers), not of {text.dtype}")
     if text.ndim != 1:
-        raise ShapeError(f"the prompt must be one sequence of tokens (time,), not {tuple(text.shape)}")
-    return text[None]
+        raise ShapeError(f"the prompt must be one sequence of tokens (time,), not {text.shape}")
+    return torch.from_numpy(text.astype(np.int64))[None]
 
 
 # ---- How probable a model finds whole sentences.
@@ -235,25 +232,21 @@ def log_probabilities(
     Each begins at rest. Sentences of similar length are read side by side, filled up at their end, which a causal model
     does not see. `on_tokens` is told how many were read.
     """
-    order = np.argsort([len(sentence) for sentence in sentences], kind="stable")
+    lengths = np.array([len(sentence) for sentence in sentences], np.int64)
+    order = np.argsort(lengths, kind="stable")
     found = np.zeros(len(sentences))
     device = next(model.readout.parameters()).device
     first = 0
     with evaluating(model):
         while first < len(order):
             some = order[first : first + _MOST]
-            fitting = max(1, _LOGITS // (model.vocabulary * len(sentences[some[-1]])))
-            some = some[:fitting]
+            some = some[: max(1, _LOGITS // (model.vocabulary * int(lengths[some[-1]])))]
             first += len(some)
-            longest = len(sentences[some[-1]])
-            tokens = np.zeros((len(some), longest), np.int64)
-            counted = np.zeros((len(some), longest), bool)
-            for row, number in enumerate(some):
-                tokens[row, : len(sentences[number])] = sentences[number]
-                counted[row, : len(sentences[number])] = True
-            given = torch.from_numpy(tokens).to(device)
+            read = [torch.from_numpy(sentences[number].astype(np.int64)) for number in some]
+            given = pad_sequence(read, batch_first=True).to(device)
             logits = model(given[:, :-1]).double()
             chosen = logits.log_softmax(-1).gather(-1, given[:, 1:, None])[..., 0].cpu().numpy()
-            found[some] = np.where(counted[:, 1:], chosen, 0.0).sum(axis=1)
-            on_tokens(int(counted.sum()))
+            counted = np.arange(1, given.shape[1]) < lengths[some, None]
+            found[some] = np.where(counted, chosen, 0.0).sum(axis=1)
+            on_tokens(int(lengths[some].sum()))
     return found

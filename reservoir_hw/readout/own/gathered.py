@@ -11,9 +11,18 @@ import numpy.typing as npt
 
 from reservoir_hw.core import registry
 from reservoir_hw.core.arrays import as_numpy
-from reservoir_hw.core.errors import ConfigurationError, ShapeError
+from reservoir_hw.core.errors import ConfigurationError
+from reservoir_hw.readout.configuration import Readout
 from reservoir_hw.readout.linear.configuration import NotSolved
-from reservoir_hw.readout.linear.training_chunks import Chunk, SequencePosition, Widths, check_finite, checked, in_numpy
+from reservoir_hw.readout.linear.training_chunks import (
+    Chunk,
+    SequencePosition,
+    Widths,
+    asked,
+    check_finite,
+    checked,
+    in_numpy,
+)
 
 # What float32 can hold.
 _LARGEST = 1e38
@@ -24,7 +33,7 @@ def settings_of(section: dict[str, Any]) -> Any:
     return registry.find("readouts", section["kind"]).load().model_validate(section)
 
 
-class GatheredReadout(ABC):
+class GatheredReadout(Readout, ABC):
     """Takes the states of the training in chunks, as every readout does, and learns when `solve` is called.
 
     The first `washout` steps of each sequence are left out. A target that is NaN is not known, and not learned.
@@ -33,12 +42,17 @@ class GatheredReadout(ABC):
     takes_tensors = False
     gathers: Literal[True] = True
 
-    def __init__(self, *, washout: int, input_connection: bool) -> None:
-        self.input_connection = input_connection
-        self.washout = washout
+    mixes_positions = False
+    """Whether an output depends on other steps than its own, so that `predict` needs whole sequences."""
+
+    def __init__(self, config: Any) -> None:
+        self.config = config
+        self.input_connection: bool = config.input_connection
+        self.washout: int = config.washout
         self.repetitions_ = 1
         self.known_widths: Widths | None = None
-        self._position = SequencePosition(washout)
+        self._position = SequencePosition(self.washout)
+        self._samples = 0
 
     def partial_fit(
         self, states: npt.ArrayLike, targets: npt.ArrayLike, inputs: Any = None, *, new_sequence: bool = False
@@ -68,19 +82,9 @@ class GatheredReadout(ABC):
 
     def _features(self, states: Any, inputs: Any) -> np.ndarray:
         """States (..., nodes), followed by the inputs where it reads them. Raises `ShapeError` for other widths."""
-        widths = self.widths
-        found = [np.asarray(as_numpy(states))]
-        if (inputs is not None) != self.input_connection:
-            raise ConfigurationError(
-                f"this readout was trained with{'' if self.input_connection else 'out'} the inputs"
-            )
-        found += [np.asarray(as_numpy(inputs))] if inputs is not None else []
-        if [one.shape[-1] for one in found] != [widths.nodes, widths.inputs][: len(found)]:
-            raise ShapeError(
-                f"states must be (..., {widths.nodes}) and inputs (..., {widths.inputs}) as in training, got "
-                + " and ".join(str(one.shape) for one in found)
-            )
-        return np.concatenate(found, axis=-1) if len(found) > 1 else found[0]
+        widths, given = self.widths, None if inputs is None else as_numpy(inputs)
+        x, u = asked(as_numpy(states), given, widths.nodes, widths.inputs)
+        return x if u is None else np.concatenate([x, u], axis=-1)
 
     def _nothing_left(self) -> ConfigurationError:
         return ConfigurationError(

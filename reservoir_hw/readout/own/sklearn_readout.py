@@ -6,15 +6,18 @@ import os
 from typing import Any, Self
 
 import numpy as np
+from safetensors.numpy import save_file
 
 from reservoir_hw.core.errors import ConfigurationError
+from reservoir_hw.core.files import read_tensors, write_tensors
 from reservoir_hw.core.functions import import_function
-from reservoir_hw.readout.linear.linear_form import FeatureScale, LinearForm, read_readout, write_readout
+from reservoir_hw.readout.linear.linear_form import FeatureScale, LinearForm
 from reservoir_hw.readout.linear.training_chunks import Widths
 from reservoir_hw.readout.own.gathered import GatheredReadout, settings_of
 
 # Rows on which a linear form must answer as the estimator does, and how far it may be off.
 _TRIED, _OFF = 1000, 1e-6
+_FORM = "sklearn readout"
 
 
 class SklearnReadout(GatheredReadout):
@@ -27,16 +30,12 @@ class SklearnReadout(GatheredReadout):
     with its decision function, so that it stays linear.
     """
 
-    mixes_positions = False
-
     def __init__(self, config: Any) -> None:
-        super().__init__(washout=config.washout, input_connection=config.input_connection)
-        self.config = config
+        super().__init__(config)
         self._rows: list[np.ndarray] = []
         self._targets: list[np.ndarray] = []
         self._fitted: Any = None
         self._form: LinearForm | None = None
-        self._samples = 0
 
     def estimator(self) -> Any:
         """The estimator, not fitted. Raises `ConfigurationError` where it cannot be made."""
@@ -67,16 +66,16 @@ class SklearnReadout(GatheredReadout):
             raise self._nothing_left()
         self._rows, self._targets, self._samples = [], [], len(features)
         estimator = self.estimator()
-        single = targets.shape[1] == 1
-        if is_classifier(estimator):
-            # Classes are numbers of outputs, or what the one output says.
-            wanted = targets[:, 0] if single else targets.argmax(axis=1)
-        else:
-            wanted = targets[:, 0] if single else targets
-            if not single and not _takes_several(estimator):
-                from sklearn.multioutput import MultiOutputRegressor
+        wanted = targets
+        if targets.shape[1] == 1:
+            wanted = targets[:, 0]
+        elif is_classifier(estimator):
+            # Classes are numbers of outputs.
+            wanted = targets.argmax(axis=1)
+        elif not _takes_several(estimator):
+            from sklearn.multioutput import MultiOutputRegressor
 
-                estimator = MultiOutputRegressor(estimator)
+            estimator = MultiOutputRegressor(estimator)
         try:
             self._fitted = estimator.fit(features, wanted)
         except ValueError as error:
@@ -150,15 +149,6 @@ class SklearnReadout(GatheredReadout):
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write a linear form with its settings; of what is not linear the settings alone."""
         form, widths = self._form, self.widths
-        arrays = {}
-        if form is not None:
-            assert form.scale is not None
-            arrays = {
-                "weights": form.weights,
-                "bias": form.bias,
-                "centre": form.scale.centre,
-                "spread": form.scale.spread,
-            }
         facts = {
             "settings": self.config.model_dump(mode="json"),
             "report": self.report_,
@@ -167,12 +157,12 @@ class SklearnReadout(GatheredReadout):
             "outputs": widths.outputs,
             "repetitions": self.repetitions_,
         }
-        write_readout(path, arrays, facts, "sklearn")
+        write_tensors(path, save_file, {} if form is None else form.arrays(), facts, _FORM)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Self:
         """The readout of a file. Raises `ConfigurationError` for one that is not linear: its fit is in no file."""
-        arrays, facts = read_readout(path, "sklearn")
+        arrays, facts = read_tensors(path, "numpy", _FORM)
         readout = cls(settings_of(facts["settings"]))
         if not arrays:
             raise ConfigurationError(
@@ -181,8 +171,7 @@ class SklearnReadout(GatheredReadout):
                 "experiment again, with a linear estimator or readout torch for an export"
             )
         readout.known_widths = Widths(facts["nodes"], facts["inputs"], facts["outputs"])
-        scale = FeatureScale(arrays["centre"], arrays["spread"])
-        readout._form = LinearForm(arrays["weights"], arrays["bias"], facts["nodes"], scale)
+        readout._form = LinearForm.of_arrays(arrays, facts["nodes"])
         readout._samples, readout.repetitions_ = facts["report"]["samples"], facts["repetitions"]
         return readout
 

@@ -14,15 +14,17 @@ import torch
 from torch import Tensor, nn
 
 from reservoir_hw.core.errors import ConfigurationError, ReservoirError
+from reservoir_hw.core.files import read_tensors
 from reservoir_hw.core.functions import import_function, source_of, without_digest
 from reservoir_hw.readout.linear.configuration import NotSolved
 from reservoir_hw.readout.linear.linear_form import FeatureScale
 from reservoir_hw.readout.linear.training_chunks import Widths
 from reservoir_hw.readout.models.token_model import evaluating
 from reservoir_hw.readout.own.gathered import GatheredReadout, settings_of
-from reservoir_hw.readout.training.folder import WEIGHTS, load_weights, read_tensors, save_weights
-from reservoir_hw.readout.training.loop import OnProgress, TrainingResult
+from reservoir_hw.readout.training.folder import WEIGHTS, load_weights, save_weights
+from reservoir_hw.readout.training.loop import TrainingResult
 from reservoir_hw.readout.training.on_examples import train
+from reservoir_hw.readout.training.optimizer import OnProgress
 from reservoir_hw.readout.training.options import TrainingOptions
 from reservoir_hw.readout.training.shards import Shard
 
@@ -69,17 +71,13 @@ class TorchReadout(GatheredReadout):
     """
 
     def __init__(self, config: Any) -> None:
-        super().__init__(washout=config.washout, input_connection=config.input_connection)
-        self.config = config
+        super().__init__(config)
         self.options: TrainingOptions | None = None
         self.folder: Path | None = None
         self.progress: OnProgress | None = None
-        self.mixes_positions = False
-        """Whether an output depends on other steps than its own: it then needs whole sequences."""
         self._gathered: list[tuple[list[np.ndarray], list[np.ndarray]]] = []
         self._network: nn.Module | None = None
         self._result: TrainingResult | None = None
-        self._samples = 0
         self._source = ""
 
     def network_for(self, nodes: int, inputs: int, outputs: int) -> StandardisedModule:
@@ -226,7 +224,7 @@ class TorchReadout(GatheredReadout):
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Self:
         """The trained readout of a file. Raises `ConfigurationError` where its class is not what it was."""
-        _, facts = read_tensors(Path(path), WEIGHTS)
+        _, facts = read_tensors(path, "pt", WEIGHTS)
         readout = cls(settings_of(facts["readout"]))
         target = readout.config.module
         readout._source = source_of(target, "module", "class")

@@ -13,10 +13,18 @@ from torch.optim import Optimizer
 
 from reservoir_hw.core import provenance
 from reservoir_hw.core.errors import ConfigurationError
+from reservoir_hw.core.files import read_tensors
 from reservoir_hw.core.provenance import first_change
-from reservoir_hw.readout.training.folder import WEIGHTS, TrainingFolder, read_tensors
+from reservoir_hw.readout.training.folder import CHECKPOINT, WEIGHTS, TrainingFolder, write_file
 from reservoir_hw.readout.training.identity import FrozenTensors, change_of_constants, constants_of, trained_names
-from reservoir_hw.readout.training.optimizer import Work, first_difference, put_state, put_weights, split_state
+from reservoir_hw.readout.training.optimizer import (
+    Work,
+    first_difference,
+    put_state,
+    put_weights,
+    split_state,
+    weights_of,
+)
 from reservoir_hw.readout.training.options import DECIDE_ORDER
 from reservoir_hw.readout.training.processes import TrainingProcesses
 
@@ -56,8 +64,8 @@ class Checkpoints:
     def write(self, position: Position) -> None:
         """Keep everything that a training goes on from."""
         objective = self._work.objective
-        tensors = {f"weights/{name}": tensor for name, tensor in objective.weights().items()}
-        kept, plain = split_state(self._optimizer, objective.parameter_names())
+        tensors = {f"weights/{name}": tensor for name, tensor in weights_of(objective.trained).items()}
+        kept, plain = split_state(self._optimizer, objective.trained)
         tensors |= {f"optimizer/{place}": tensor for place, tensor in kept.items()}
         if self._noise is not None:
             for name, array in self._noise.kept().items():
@@ -74,7 +82,9 @@ class Checkpoints:
             "options": self._options.model_dump(mode="json"),
             "identity": dict(self._work.identity),
         }
-        self._folder.write_checkpoint(tensors, facts)
+        # A log that is behind could not be put right.
+        self._folder.log.settle()
+        write_file(self._folder.checkpoint, tensors, facts, CHECKPOINT)
 
     def restored(self, resume: bool) -> Position:
         """Put the training back to where the last checkpoint was; without `resume`, remove what is there.
@@ -84,8 +94,7 @@ class Checkpoints:
         if not resume and self._processes.is_first:
             self._folder.clear()
         self._processes.fabric.barrier()
-        found = self._folder.read_checkpoint() if resume else None
-        position = Position() if found is None else self._restored_from(*found)
+        position = self._read() if resume and self._folder.checkpoint.exists() else Position()
         steps = self._processes.gathered(torch.tensor(position.step)).tolist()
         if len(set(steps)) > 1:
             raise ConfigurationError(
@@ -94,8 +103,9 @@ class Checkpoints:
             )
         return position
 
-    def _restored_from(self, tensors: dict[str, Tensor], facts: dict[str, Any]) -> Position:
+    def _read(self) -> Position:
         where, work = str(self._folder.checkpoint), self._work
+        tensors, facts = read_tensors(where, "pt", CHECKPOINT)
         self._refuse_other_data(facts, where)
         parts: dict[str, dict[str, Tensor]] = {"weights": {}, "optimizer": {}, "reservoir": {}}
         for name, tensor in tensors.items():
@@ -109,7 +119,7 @@ class Checkpoints:
                 f"{_ADVICE}"
             )
         put_weights(work.objective.trained, parts["weights"], where)
-        put_state(self._optimizer, work.objective.parameter_names(), {**parts["optimizer"], **told["state"]})
+        put_state(self._optimizer, work.objective.trained, {**parts["optimizer"], **told["state"]})
         moving = parts["weights"].keys() - {*facts["model"]["frozen"]}
         self._frozen = FrozenTensors(work.objective.trained, moving)
         position = Position(**facts["state"])
@@ -130,7 +140,7 @@ class Checkpoints:
         """The weights of the best step may be lost: then the best of the steps that follow counts."""
         lost = ""
         try:
-            read_tensors(self._folder.best, WEIGHTS)
+            read_tensors(self._folder.best, "pt", WEIGHTS)
         except ConfigurationError as error:
             lost = str(error)
         if self._processes.largest(int(bool(lost))):
@@ -165,7 +175,7 @@ class Checkpoints:
     def _refuse_other_model(self, told: dict[str, Any], weights: dict[str, Tensor], where: str) -> None:
         """Another one in a constant, or in what is frozen."""
         objective = self._work.objective
-        own = objective.weights()
+        own = weights_of(objective.trained)
         # Layers of several processes may have devices, and so input maps, of their own: the first has written them.
         difference = change_of_constants(told["constants"], self._constants) if self._processes.is_first else None
         difference = difference or first_difference(own, weights)

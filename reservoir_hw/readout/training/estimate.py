@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from reservoir_hw.readout.training.examples import of_corpus
+from reservoir_hw.readout.training.history import duration
 from reservoir_hw.readout.training.options import TrainingOptions
 
 
@@ -18,15 +19,14 @@ class DriveEstimate:
     """Device time of a training.
 
     `layers` reservoirs are driven with `steps_per_layer` time steps each (sequences that go side by side count once).
-    `seconds` is Σ over the layers of steps × `step_period_s` and of the resets; None where a device
-    declares no step period (a simulation).
+    `seconds` is Σ over the layers of steps × their declared step period and of the resets; None where a device
+    declares none (a simulation).
     """
 
     training_steps: int
     layers: int
     steps_per_layer: int
     resets_per_layer: int
-    step_period_s: tuple[float | None, ...]
     seconds: float | None
 
     @property
@@ -35,7 +35,7 @@ class DriveEstimate:
         return self.layers * self.steps_per_layer
 
     def __str__(self) -> str:
-        time = "no step period is declared" if self.seconds is None else f"{_time(self.seconds)} of device time"
+        time = "no step period is declared" if self.seconds is None else f"{duration(self.seconds)} of device time"
         what = f"{self.training_steps:,} training steps" if self.training_steps else "harvest"
         return (
             f"{what}: {self.steps_per_layer:,} time steps × {self.layers} reservoir layers = {self.device_steps:,} "
@@ -60,18 +60,13 @@ def estimate_training(
         full, rest = divmod(len(valid.evaluated(options.evaluation_windows)), options.batch)
         calls += ([options.batch] * full + [rest] * (rest > 0)) * evaluations
     length = round(float(np.mean(examples.lengths)))
-    return _estimate(model, calls, length, steps)
+    return estimate_drives(model, calls, length, steps)
 
 
-def estimate_harvest(model: Any, groups: Sequence[int], length: int) -> DriveEstimate:
-    """The cost of driving the model's reservoirs once with groups of so many sequences, side by side."""
-    return _estimate(model, groups, length, 0)
-
-
-def _estimate(model: Any, calls: Sequence[int], length: int, training_steps: int) -> DriveEstimate:
+def estimate_drives(model: Any, calls: Sequence[int], length: int, training_steps: int = 0) -> DriveEstimate:
+    """The cost of driving the model's reservoirs in each call with so many sequences of this length, side by side."""
     specs = [layer.reservoir.spec for layer in model.reservoir_layers]
     drives = {spec.max_batch: sum(math.ceil(batch / (spec.max_batch or batch)) for batch in calls) for spec in specs}
-    periods = tuple(spec.step_period_s for spec in specs)
     seconds = sum(drives[s.max_batch] * (length * (s.step_period_s or 0.0) + s.reset_time_s) for s in specs)
     most = max(drives.values(), default=0)
     return DriveEstimate(
@@ -79,13 +74,5 @@ def _estimate(model: Any, calls: Sequence[int], length: int, training_steps: int
         layers=len(specs),
         steps_per_layer=most * length,
         resets_per_layer=most,
-        step_period_s=periods,
-        seconds=None if None in periods else seconds,
+        seconds=None if any(spec.step_period_s is None for spec in specs) else seconds,
     )
-
-
-def _time(seconds: float) -> str:
-    for unit, length in (("days", 86400), ("h", 3600), ("min", 60)):
-        if seconds >= length:
-            return f"{seconds / length:.3g} {unit}"
-    return f"{seconds:.3g} s"

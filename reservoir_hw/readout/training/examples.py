@@ -282,22 +282,17 @@ def of_corpus(
     Raises `ConfigurationError` for a text shorter than a window, and where documents and options do not fit;
     `ShapeError` for anything else.
     """
-    corpus = _as_corpus(given, name)
+    corpus: Corpus
+    if isinstance(given, list | tuple) and given and np.ndim(given[0]) == 1:
+        corpus = Documents.of([checked_tokens(one, f"document {number} of {name}") for number, one in enumerate(given)])
+    else:
+        corpus = given if isinstance(given, Documents) else checked_tokens(given, name)
     if isinstance(corpus, Documents):
         options.check_documents(corpus.lengths[: None if learned else options.evaluation_windows], name)
         return WholeDocuments(corpus, vocabulary=vocabulary, name=name)
     # Random ones begin at any token.
     stride = 1 if learned and options.windows == "random" else options.stride
     return Windows(corpus, options.context, stride=stride, vocabulary=vocabulary, predict=options.predict, name=name)
-
-
-def _as_corpus(given: Any, name: str) -> Corpus:
-    """One text, or documents from a list of texts. Raises `ShapeError` for anything else."""
-    if isinstance(given, Documents):
-        return given
-    if isinstance(given, list | tuple) and given and np.ndim(given[0]) == 1:
-        return Documents.of([checked_tokens(one, f"document {number} of {name}") for number, one in enumerate(given)])
-    return checked_tokens(given, name)
 
 
 def counted_targets(targets: Any) -> int:

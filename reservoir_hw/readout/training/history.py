@@ -7,7 +7,6 @@ import json
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
-from importlib.util import find_spec
 from pathlib import Path
 
 from reservoir_hw.core.errors import ConfigurationError
@@ -61,7 +60,7 @@ class Progress:
         return f"step {row.step:,} of {self.steps:,}: {losses}, {row.tokens_per_s:,.0f} tokens/s"
 
     def __str__(self) -> str:
-        return f"{self.standing}, {_duration(self.seconds_left)} left"
+        return f"{self.standing}, {duration(self.seconds_left)} left"
 
 
 class Log:
@@ -125,27 +124,22 @@ def _row(cells: Sequence[str]) -> Row:
     return Row(*values, metrics=json.loads(metrics) if metrics else {})  # type: ignore[arg-type]
 
 
-def _duration(seconds: float) -> str:
-    for unit, length in (("h", 3600), ("min", 60)):
+def duration(seconds: float) -> str:
+    """With three digits, in the unit that suits it."""
+    for unit, length in (("days", 86400), ("h", 3600), ("min", 60)):
         if seconds >= length:
-            return f"{seconds / length:.1f} {unit}"
-    return f"{seconds:.0f} s"
+            return f"{seconds / length:.3g} {unit}"
+    return f"{seconds:.3g} s"
 
 
 # ---- The loss over the steps, as a picture.
 
 
-def can_draw() -> bool:
-    """Whether matplotlib (the `report` extra) is there."""
-    return find_spec("matplotlib") is not None
-
-
 def draw_losses(rows: Sequence[Row], path: Path) -> None:
     """Training and validation loss over the steps, as PNG."""
-    from reservoir_hw.core.figure_style import colours, new_figure, plain
+    from reservoir_hw.core.figure_style import colours, one_panel
 
-    figure = new_figure(7.5, 3.8)
-    axes = figure.subplots()
+    figure, axes = one_panel(7.5, 3.8)
     training, validation = colours(2)
     axes.plot([row.step for row in rows], [row.loss for row in rows], color=training, lw=1.2, label="training")
     evaluated = [(row.step, row.validation_loss) for row in rows if row.validation_loss is not None]
@@ -156,6 +150,5 @@ def draw_losses(rows: Sequence[Row], path: Path) -> None:
     axes.set_xlabel("step")
     axes.set_ylabel("cross-entropy (nats per token)")
     axes.legend(frameon=False)
-    plain(axes)
     with replacing(path) as partial:
         figure.savefig(partial, dpi=150, format="png")

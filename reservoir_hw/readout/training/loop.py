@@ -6,9 +6,9 @@ import logging
 import math
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager, nullcontext
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from contextlib import ExitStack, nullcontext
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,18 +18,17 @@ from torch import Tensor
 
 from reservoir_hw.core import provenance
 from reservoir_hw.core.errors import ConfigurationError, InputRangeError, ReservoirError
+from reservoir_hw.core.files import read_tensors
 from reservoir_hw.core.interrupts import StopRequests, stop_by
 from reservoir_hw.readout.models.token_model import evaluating
 from reservoir_hw.readout.training.checkpoints import Checkpoints, Position
 from reservoir_hw.readout.training.examples import Examples, Rows
-from reservoir_hw.readout.training.folder import WEIGHTS, TrainingFolder, read_tensors, save_weights
+from reservoir_hw.readout.training.folder import WEIGHTS, TrainingFolder, save_weights
 from reservoir_hw.readout.training.history import Progress, Row
-from reservoir_hw.readout.training.optimizer import Batch, Hooks, Work, make_optimizer, put_weights, set_learning_rate
+from reservoir_hw.readout.training.optimizer import Batch, Work, make_optimizer, put_weights, weights_of
 from reservoir_hw.readout.training.processes import TrainingProcesses
 
 log = logging.getLogger(__name__)
-
-OnProgress = Callable[[Progress], None]
 
 
 class NotFinite(ReservoirError, FloatingPointError):
@@ -72,27 +71,10 @@ class TrainingResult:
         return np.array(met, dtype=np.float64).reshape(-1, 2)
 
 
-@dataclass
-class _Clock:
-    """Wall time of this process, and the part of it that steps took."""
-
-    begin: float = field(default_factory=time.perf_counter)
-    stepping: float = 0.0
-    stepping_at_row: float = 0.0
-    tokens_at_row: int = 0
-    first_step: int = 0
-
-
-def run(
-    work: Work,
-    folder: str | os.PathLike[str] | None,
-    progress: OnProgress | None,
-    resume: bool,
-    hooks: Hooks,
-) -> TrainingResult:
+def run(work: Work, folder: str | os.PathLike[str] | None, resume: bool) -> TrainingResult:
     """Train; see `train`."""
     options = work.options
-    hooks.check(options)
+    work.hooks.check(options)
     if work.held_out is None and (options.patience is not None or options.keep == "best"):
         raise ConfigurationError(
             "patience, and keep: best, go by the loss of validation data, and there is none: give some, or leave them "
@@ -106,25 +88,17 @@ def run(
         # Reproducible by step, and nobody else's random numbers are touched.
         devices = [processes.device.index] if processes.device.type == "cuda" else []
         stack.enter_context(torch.random.fork_rng(devices=devices))
-        return _Training(work, place, progress, resume, processes, hooks).run()
+        return _Training(work, place, resume, processes).run()
 
 
 class _Training:
-    def __init__(
-        self,
-        work: Work,
-        folder: TrainingFolder | None,
-        progress: OnProgress | None,
-        resume: bool,
-        processes: TrainingProcesses,
-        hooks: Hooks,
-    ) -> None:
+    def __init__(self, work: Work, folder: TrainingFolder | None, resume: bool, processes: TrainingProcesses) -> None:
         options = work.options
         self._work, self._options, self._folder = work, options, folder
-        self._progress, self._hooks, self._processes = progress, hooks, processes
+        self._hooks, self._processes = work.hooks, processes
         self._rows = Rows(work.examples, work.examples.order(options))
         self._judged = np.empty(0) if work.held_out is None else work.held_out.evaluated(options.evaluation_windows)
-        self._plain_optimizer = make_optimizer(work.objective, options, hooks.optimizer)
+        self._plain_optimizer = make_optimizer(work.objective, options, work.hooks.optimizer)
         self._module, self._optimizer = processes.wrapped(work.objective, self._plain_optimizer)
         self._parameters = [p for p in work.objective.parameters() if p.requires_grad]
         self._position = Position()
@@ -136,7 +110,10 @@ class _Training:
             self._checkpoints = Checkpoints(folder, work, self._plain_optimizer, processes)
             self._go_on(folder, self._checkpoints, resume)
         work.objective.trained.train()
-        self._clock = _Clock(first_step=self._position.step, tokens_at_row=self._tokens(self._position.step))
+        self._first_step = self._position.step
+        # Wall time of this process, and the part of it that steps took: in all, and up to the last row.
+        self._began, self._stepping, self._stepping_at_row = time.perf_counter(), 0.0, 0.0
+        self._tokens_at_row = self._tokens(self._first_step)
 
     def _go_on(self, folder: TrainingFolder, checkpoints: Checkpoints, resume: bool) -> None:
         """From the last checkpoint in the folder, if there is one."""
@@ -160,8 +137,10 @@ class _Training:
     def run(self) -> TrainingResult:
         """Do the steps that are left."""
         steps, state = self._work.steps, self._position
-        began = state.step
-        with self._own_gradients(), StopRequests("the training goes on from its last checkpoint") as stop:
+        # Gradients that were left before are not ours, and none are left behind, also after an error.
+        self._optimizer.zero_grad()
+        with ExitStack() as leaving, StopRequests("the training goes on from its last checkpoint") as stop:
+            leaving.callback(self._optimizer.zero_grad)
             while not self._is_done:
                 norm, stopping = self._step(stop)
                 self._after_step(norm)
@@ -176,23 +155,15 @@ class _Training:
                     stopping = self._processes.largest(stop.requested)
                 if stopping:
                     self._stopped(stopping)
-        return self._finish(began)
-
-    @contextmanager
-    def _own_gradients(self) -> Iterator[None]:
-        """Remove gradients that were left before, and leave none behind, also after an error."""
-        self._optimizer.zero_grad()
-        try:
-            yield
-        finally:
-            self._optimizer.zero_grad()
+        return self._finish()
 
     def _step(self, stop: StopRequests) -> tuple[float, int]:
         """One update of the weights; returns the norm of its gradient and the signal that asks to stop, or 0."""
         options, number = self._options, self._position.step
         begin, processor_begin = time.perf_counter(), time.process_time()
         self._factor = self._hooks.factor(options, number, self._work.steps)
-        set_learning_rate(self._plain_optimizer, self._factor)
+        for group in self._plain_optimizer.param_groups:
+            group["lr"] = group["initial_lr"] * self._factor
         total = torch.zeros((), dtype=torch.float64, device=self._processes.device)
         rows = self._rows
         tokens = rows.tokens(number * options.windows_per_step, (number + 1) * options.windows_per_step)
@@ -220,7 +191,7 @@ class _Training:
         self._position.step += 1
         self._position.loss_sum += mean
         self._position.loss_steps += 1
-        self._clock.stepping += time.perf_counter() - begin
+        self._stepping += time.perf_counter() - begin
         self._position.processor_seconds += time.process_time() - processor_begin
         return norm, stopping
 
@@ -253,30 +224,30 @@ class _Training:
         state, objective = self._position, self._work.objective
         if self._folder is None:
             if self._options.keep == "best":
-                self._best_weights = {name: w.clone() for name, w in objective.weights().items()}
+                self._best_weights = {name: w.clone() for name, w in weights_of(objective.trained).items()}
         elif self._processes.is_first:
             save_weights(objective.trained, self._folder.best, step=state.step, validation_loss=state.best_loss)
 
-    def _finish(self, began: int) -> TrainingResult:
+    def _finish(self) -> TrainingResult:
         state, folder, objective = self._position, self._folder, self._work.objective
         self._processes.fabric.barrier()
         if self._options.keep == "best" and state.best_step is not None and state.best_step != state.step:
             if self._best_weights is not None:
                 put_weights(objective.trained, self._best_weights, "the best step")
             elif folder is not None:
-                put_weights(objective.trained, read_tensors(folder.best, WEIGHTS)[0], str(folder.best))
+                put_weights(objective.trained, read_tensors(folder.best, "pt", WEIGHTS)[0], str(folder.best))
         if folder is not None and self._processes.is_first:
             save_weights(objective.trained, folder.weights, step=state.step)
             folder.draw(self._history)
         self._processes.fabric.barrier()
-        tokens = self._tokens(state.step) - self._tokens(began)
+        tokens = self._tokens(state.step) - self._tokens(self._first_step)
         return TrainingResult(
             steps=state.step,
             history=self._history,
             best_loss=state.best_loss,
             best_step=state.best_step,
             stopped_early=state.stopped_early,
-            tokens_per_s=tokens / self._clock.stepping if tokens else 0.0,
+            tokens_per_s=tokens / self._stepping if tokens else 0.0,
             folder=None if folder is None else folder.path,
             weights=None if folder is None else folder.weights,
             best=folder.best if folder is not None and state.best_step is not None and folder.best.exists() else None,
@@ -354,10 +325,9 @@ class _Training:
         return self._rows.tokens(0, steps * self._options.windows_per_step)
 
     def _add_row(self, validation: float | None, norm: float, metrics: Mapping[str, float]) -> None:
-        state, clock = self._position, self._clock
-        own = self._hooks.optimizer is not None
+        state, own = self._position, self._hooks.optimizer is not None
         base = self._plain_optimizer.param_groups[0]["initial_lr"] if own else self._options.learning_rate
-        seconds = clock.stepping - clock.stepping_at_row
+        seconds = self._stepping - self._stepping_at_row
         tokens = self._tokens(state.step)
         row = Row(
             step=state.step,
@@ -366,21 +336,21 @@ class _Training:
             validation_loss=validation,
             learning_rate=base * self._factor,
             gradient_norm=norm,
-            tokens_per_s=(tokens - clock.tokens_at_row) / seconds,
-            seconds=time.perf_counter() - clock.begin,
+            tokens_per_s=(tokens - self._tokens_at_row) / seconds,
+            seconds=time.perf_counter() - self._began,
             processor_seconds=state.processor_seconds,
             metrics=metrics,
         )
-        clock.stepping_at_row, clock.tokens_at_row = clock.stepping, tokens
+        self._stepping_at_row, self._tokens_at_row = self._stepping, tokens
         state.loss_sum, state.loss_steps = 0.0, 0
         self._history.append(row)
         if not self._processes.is_first:
             return
         if self._folder is not None:
             self._folder.log.add(row)
-        if self._progress is not None:
+        if self._hooks.progress is not None:
             left = self._work.steps - state.step
-            self._progress(Progress(row, self._work.steps, row.seconds / (state.step - clock.first_step) * left))
+            self._hooks.progress(Progress(row, self._work.steps, row.seconds / (state.step - self._first_step) * left))
         if self._hooks.on_row is not None:
             self._hooks.on_row(row.step, self._hooks.model, row.numbers)
 

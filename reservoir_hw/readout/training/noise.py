@@ -71,17 +71,18 @@ class NoiseOf:
         return [
             (number, reservoir)
             for number, reservoir in enumerate(self._reservoirs)
-            if repeats_noise(reservoir.spec) and not reservoir.spec.deterministic and not reservoir.state_lost
+            if repeats_noise(reservoir.spec) and not reservoir.state_lost
         ]
 
 
 def repeats_noise(spec: ReservoirSpec) -> bool:
-    """Whether a snapshot brings back the noise that followed: that of a real device comes only once.
+    """Whether there is noise, and a snapshot brings back what followed: that of a real device comes only once.
 
     Where steps are replayed to get a state back, a snapshot is these steps; where a batch is driven in
     turn, a reset forgets it.
     """
-    return spec.snapshot and spec.identity.simulated and spec.continuity != "replayed" and spec.max_batch is None
+    returns = spec.snapshot and spec.continuity != "replayed" and spec.max_batch is None
+    return returns and spec.identity.simulated and not spec.deterministic
 
 
 def inside(kept: Mapping[str, np.ndarray], prefix: str) -> dict[str, np.ndarray]:

@@ -10,11 +10,20 @@ from torch import Tensor
 
 from reservoir_hw.readout.training.examples import Examples, of_corpus
 from reservoir_hw.readout.training.identity import layers_of, reservoirs_of
-from reservoir_hw.readout.training.loop import OnProgress, TrainingResult, Work, run
+from reservoir_hw.readout.training.loop import TrainingResult, run
 from reservoir_hw.readout.training.noise import NoiseOf
-from reservoir_hw.readout.training.optimizer import Evaluate, Hooks, MakeOptimizer, Objective, OnRow, Schedule
+from reservoir_hw.readout.training.optimizer import (
+    Evaluate,
+    Hooks,
+    MakeOptimizer,
+    Objective,
+    OnProgress,
+    OnRow,
+    Schedule,
+    Work,
+)
 from reservoir_hw.readout.training.options import TrainingOptions
-from reservoir_hw.readout.training.sequences import are_sequences, of_sequences
+from reservoir_hw.readout.training.sequences import Batches, Sequences, are_sequences, have_index
 from reservoir_hw.readout.training.stored_states import StoredStates, are_shards
 
 
@@ -110,14 +119,15 @@ def train(
         steps=steps,
         identity=identity,
         noise=examples.noise or NoiseOf(reservoirs),
+        hooks=Hooks(model, optimizer, schedule, evaluate, on_row, progress),
     )
-    return run(work, folder, progress, resume, Hooks(model, optimizer, schedule, evaluate, on_row))
+    return run(work, folder, resume)
 
 
 def _examples_of(model: Any, data: Any, options: TrainingOptions, name: str, *, learned: bool) -> Examples:
     if are_shards(data):
         return StoredStates(data, options.context, learned=learned)
     if are_sequences(data):
-        return of_sequences(data, options, name=name, learned=learned)
+        return Sequences(data, name) if have_index(data) else Batches(data, name, options, learned=learned)
     vocabulary = getattr(model, "vocabulary", None)
     return of_corpus(data, options, vocabulary=vocabulary, name=name, learned=learned)

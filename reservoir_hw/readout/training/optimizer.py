@@ -14,6 +14,7 @@ from torch.optim import AdamW, Optimizer
 
 from reservoir_hw.core.errors import ConfigurationError
 from reservoir_hw.readout.training.examples import Examples
+from reservoir_hw.readout.training.history import Progress
 from reservoir_hw.readout.training.noise import Noise
 from reservoir_hw.readout.training.options import TrainingOptions
 
@@ -29,6 +30,8 @@ Evaluate = Callable[[Any, int], Mapping[str, float]]
 OnRow = Callable[[int, Any, Mapping[str, float]], None]
 """steps done, model, what the row of the history says: `Row.numbers`."""
 
+OnProgress = Callable[[Progress], None]
+
 _OF_ADAMW = ("learning_rate", "embedding_rate", "betas", "weight_decay", "decay")
 _OF_THE_SCHEDULE = ("warmup", "hold", "final_rate")
 
@@ -42,6 +45,7 @@ class Hooks:
     schedule: Schedule | None = None
     evaluate: Evaluate | None = None
     on_row: OnRow | None = None
+    progress: OnProgress | None = None
 
     def check(self, options: TrainingOptions) -> None:
         """Raise `ConfigurationError` where an option would have no effect."""
@@ -132,17 +136,17 @@ def make_optimizer(model: nn.Module, options: TrainingOptions, make: MakeOptimiz
     return optimizer
 
 
-def set_learning_rate(optimizer: Optimizer, factor: float) -> None:
-    """The learning rate of each group, times this factor."""
-    for group in optimizer.param_groups:
-        group["lr"] = group["initial_lr"] * factor
+def _names(module: nn.Module) -> dict[int, str]:
+    """The name of each parameter, by its id."""
+    return {id(parameter): name for name, parameter in module.named_parameters()}
 
 
-def split_state(optimizer: Optimizer, names: Mapping[int, str]) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """What the optimizer keeps of each parameter, tensors and plain values, as NAME/key.
+def split_state(optimizer: Optimizer, module: nn.Module) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """What the optimizer keeps of each parameter of a module, tensors and plain values, as NAME/key.
 
     Raises `ConfigurationError` for anything else.
     """
+    names = _names(module)
     tensors: dict[str, Tensor] = {}
     plain: dict[str, Any] = {}
     for parameter, values in optimizer.state.items():
@@ -160,8 +164,9 @@ def split_state(optimizer: Optimizer, names: Mapping[int, str]) -> tuple[dict[st
     return tensors, plain
 
 
-def put_state(optimizer: Optimizer, names: Mapping[int, str], values: Mapping[str, Any]) -> None:
+def put_state(optimizer: Optimizer, module: nn.Module, values: Mapping[str, Any]) -> None:
     """Give the optimizer back what `split_state` took from it."""
+    names = _names(module)
     found: dict[str, dict[str, Any]] = {}
     for name, value in values.items():
         parameter, _, key = name.rpartition("/")
@@ -218,14 +223,6 @@ class Objective(nn.Module):
         """The mean loss of a batch."""
         return self._loss(*batch.tensors)
 
-    def weights(self) -> dict[str, Tensor]:
-        """All weights and buffers by name, without copies; what is shared appears once."""
-        return weights_of(self.trained)
-
-    def parameter_names(self) -> dict[int, str]:
-        """The name of each parameter, by its id."""
-        return {id(parameter): name for name, parameter in self.trained.named_parameters()}
-
 
 @dataclass(frozen=True)
 class Work:
@@ -242,6 +239,7 @@ class Work:
     steps: int
     identity: Mapping[str, Any]
     noise: Noise
+    hooks: Hooks
 
 
 def weights_of(module: nn.Module) -> dict[str, Tensor]:

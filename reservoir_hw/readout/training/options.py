@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from difflib import get_close_matches
 from typing import Annotated, Any, Literal, Self
 
 import numpy as np
@@ -17,7 +16,7 @@ from pydantic import (
     model_validator,
 )
 
-from reservoir_hw.core.configuration import Config
+from reservoir_hw.core.configuration import Config, Document, explained
 from reservoir_hw.core.errors import ConfigurationError
 
 Fraction = Annotated[float, Field(ge=0, le=1)]
@@ -93,7 +92,7 @@ class TrainingOptions(Config):
         try:
             super().__init__(**settings)
         except ValidationError as error:
-            raise ConfigurationError(_explained(type(self), error)) from None
+            raise explained(error, type(self), Document(settings, {(): type(self).__name__})) from None
 
     # As a section of a file they are read without it, and the file's messages name the line.
     __init__.__pydantic_base_init__ = True  # type: ignore[attr-defined]
@@ -162,22 +161,6 @@ class TrainingOptions(Config):
             return 1.0
         progress = (step - warm - held) / (steps - warm - held)
         return self.final_rate + (1 - self.final_rate) * (1 + math.cos(math.pi * progress)) / 2
-
-
-def _explained(options: type[TrainingOptions], error: ValidationError) -> str:
-    """All problems in one line."""
-    problems = []
-    for problem in error.errors():
-        name = ".".join(map(str, problem["loc"]))
-        if problem["type"] == "extra_forbidden":
-            close = get_close_matches(name, options.model_fields, n=1)
-            hint = f"; did you mean {close[0]!r}?" if close else f" (known: {', '.join(options.model_fields)})"
-            problems.append(f"unknown option {name!r}{hint}")
-            continue
-        message = problem["msg"].removeprefix("Value error, ")
-        message = message[:1].lower() + message[1:]
-        problems.append(f"{name} = {problem['input']!r}: {message}" if name else message)
-    return f"{options.__name__}: {'; '.join(problems)}"
 
 
 PRESETS: dict[str, dict[str, Any]] = {

@@ -31,17 +31,13 @@ def are_sequences(data: Any) -> bool:
     """Whether this is a data set or an iterable of batches, and no corpus of tokens."""
     if isinstance(data, np.ndarray | Tensor):
         return False
-    if _have_index(data):
+    if have_index(data):
         return len(data) > 0 and isinstance(data[0], tuple)
     return hasattr(data, "__iter__")
 
 
-def of_sequences(data: Any, options: TrainingOptions, *, name: str, learned: bool) -> Examples:
-    """A data set, or batches. Raises `ConfigurationError` for empty ones, and for what no tensor holds."""
-    return Sequences(data, name) if _have_index(data) else Batches(data, name, options, learned=learned)
-
-
-def _have_index(data: Any) -> bool:
+def have_index(data: Any) -> bool:
+    """Whether this is a data set."""
     return hasattr(data, "__getitem__") and hasattr(data, "__len__")
 
 

@@ -11,7 +11,7 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
@@ -19,13 +19,13 @@ from torch import Tensor, nn
 
 from reservoir_hw.core import provenance
 from reservoir_hw.core.errors import ConfigurationError, ShapeError
+from reservoir_hw.core.files import checksum
 from reservoir_hw.core.locks import owned
 from reservoir_hw.core.provenance import first_change, plain
 from reservoir_hw.core.store import Region, StateStore
 from reservoir_hw.readout.models.token_model import evaluating
-from reservoir_hw.readout.training.estimate import DriveEstimate, estimate_harvest
+from reservoir_hw.readout.training.estimate import DriveEstimate, estimate_drives
 from reservoir_hw.readout.training.examples import Windows, counted_targets, digest_of
-from reservoir_hw.readout.training.folder import checksum
 from reservoir_hw.readout.training.identity import reservoirs_of, upstream_constants
 from reservoir_hw.readout.training.noise import NoiseOf
 from reservoir_hw.readout.training.optimizer import weights_of
@@ -60,30 +60,8 @@ class Shard:
         return {"states": torch.as_tensor(self.states), "targets": torch.as_tensor(self.targets)}
 
 
-class Shards(Protocol):
-    """What gives shards when they are asked for."""
-
-    def __len__(self) -> int: ...
-
-    def __getitem__(self, number: int, /) -> Shard: ...
-
-    def shape(self, number: int) -> tuple[int, int]:
-        """(sequences, steps) of a shard, without making it."""
-        ...
-
-    @property
-    def identity(self) -> dict[str, Any]:
-        """What must be the same when a training is continued, as JSON holds it."""
-        ...
-
-    @property
-    def noise(self) -> NoiseOf | None:
-        """The noise of devices that are driven when a shard is asked for."""
-        ...
-
-
 class GivenShards:
-    """A list of shards, or what makes them one by one without a device."""
+    """A list of shards, or what makes them one by one without a device, with what `HarvestedShards` has."""
 
     noise: NoiseOf | None = None
 
@@ -241,7 +219,7 @@ class HarvestedShards:
     def estimate(self) -> DriveEstimate:
         """What it takes to drive all shards once."""
         groups = [len(group) for number in range(len(self)) for group in self._groups(number)]
-        return estimate_harvest(self._model, groups, self._windows.context)
+        return estimate_drives(self._model, groups, self._windows.context)
 
     def harvest(self, on_steps: Callable[[int], None] | None = None) -> None:
         """Drive everything that the store does not hold yet; `on_steps` is told of time steps that were driven.

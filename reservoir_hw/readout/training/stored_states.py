@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import torch
@@ -15,13 +15,13 @@ from reservoir_hw.readout.models.softmax import cross_entropy
 from reservoir_hw.readout.training.examples import Examples, Order, drawn, shuffled
 from reservoir_hw.readout.training.noise import inside
 from reservoir_hw.readout.training.options import TrainingOptions
-from reservoir_hw.readout.training.shards import GivenShards, Shard, Shards
+from reservoir_hw.readout.training.shards import GivenShards, HarvestedShards, Shard
 
 
 def are_shards(data: Any) -> bool:
-    """Whether these are `Shards`, or a list of them."""
-    # Of an array the shape is no method. To ask for a first one can drive a device.
-    if callable(getattr(data, "shape", None)):
+    """Whether these are `HarvestedShards`, or a list of `Shard`."""
+    # To ask for a first one can drive a device.
+    if isinstance(data, HarvestedShards):
         return True
     return hasattr(data, "__getitem__") and hasattr(data, "__len__") and len(data) > 0 and isinstance(data[0], Shard)
 
@@ -37,8 +37,8 @@ class StoredStates(Examples):
     training that goes on drives that shard again with the noise that it had.
     """
 
-    def __init__(self, shards: Shards | Sequence[Shard], context: int, *, learned: bool) -> None:
-        found = cast(Shards, shards) if hasattr(shards, "shape") else GivenShards(cast(Sequence[Shard], shards))
+    def __init__(self, shards: HarvestedShards | Sequence[Shard], context: int, *, learned: bool) -> None:
+        found = shards if isinstance(shards, HarvestedShards) else GivenShards(shards)
         purpose = "to learn from" if learned else "to validate with"
         if not len(found):
             raise ConfigurationError(f"there are no shards {purpose}")

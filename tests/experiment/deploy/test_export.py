@@ -300,10 +300,11 @@ def test_each_output_of_a_header_is_compared() -> None:
     states[..., 0] *= 1000
     states[..., 2] = states[..., 1] + 1e-6 * random.normal(size=(1, 400)).astype(np.float32)
     readout = RidgeReadout(1.0).fit(states, states[..., :2])
-    readout.weights_, readout.bias_ = np.array([[1.0, 0, 0], [0, -1e7, 1e7]]), np.zeros(2)
+    form = readout.linear_form()._replace(weights=np.array([[1.0, 0, 0], [0, -1e7, 1e7]]), bias=np.zeros(2))
+    readout._hold(form)
     with pytest.raises(ConfigurationError, match=r"at most .* 400 recorded steps \(output 1, whose standard deviation"):
         header.precision_note(readout, {"states_0": states})
-    readout.weights_ = np.array([[1.0, 0, 0], [0, -1.0, 2.0]])
+    readout._hold(form._replace(weights=np.array([[1.0, 0, 0], [0, -1.0, 2.0]])))
     assert "float32 changes an output by at most" in header.precision_note(readout, {"states_0": states})
 
 

@@ -146,7 +146,7 @@ def test_is_swept(tmp_path: Path) -> None:
         ({"training": {}}, "training: gradient is missing: readout gates"),
         ({"training": {"gradient": {"epochs": 1, "context": 8}}}, "gradient.context: for texts and their shards"),
         ({"training": {"gradient": {"epochs": 1}, "priming_passes": 1}}, "priming_passes: not for readout gates"),
-        ({"reservoir": {"kind": "zmq", "address": "tcp://x:1"}}, "no gradient passes the simulation of kind zmq"),
+        ({"reservoir": {"kind": "zmq", "address": "tcp://x:1"}}, "no gradient passes the reservoir of kind zmq"),
         ({"readout": {"kind": "gates", "reservoir_gradient": "twin"}}, "`twin:` and reservoir_gradient: twin belong"),
     ],
 )

@@ -118,7 +118,7 @@ def ridge(features: int, outputs: int, *, inputs: int = 0, seed: int = 0) -> Rid
 def with_weights(weights: np.ndarray, bias: np.ndarray) -> RidgeReadout:
     """A ridge readout that was trained, and whose solution is then replaced."""
     readout = ridge(weights.shape[1], weights.shape[0])
-    readout.weights_, readout.bias_, readout._cast = weights, bias, {}
+    readout._hold(readout.linear_form()._replace(weights=weights, bias=bias))
     return readout
 
 

@@ -436,14 +436,14 @@ def test_the_scale_of_the_features_is_that_of_the_solution(tmp_path: Path) -> No
         return random.normal(mean, 3.0, (400, features)), random.normal(size=(400, 2))
 
     readout = RidgeReadout(1e-3)
-    assert readout.scale_ is None
     states, targets = rows(1000.0)
     readout.fit(states, targets)
 
     def check(one: RidgeReadout, states: np.ndarray) -> None:
-        assert one.scale_ is not None
-        np.testing.assert_allclose(one.scale_.centre, states.mean(0), rtol=1e-9, atol=1e-9)
-        np.testing.assert_allclose(one.scale_.spread, states.std(0), rtol=1e-9)
+        scale = one.linear_form().scale
+        assert scale is not None
+        np.testing.assert_allclose(scale.centre, states.mean(0), rtol=1e-9, atol=1e-9)
+        np.testing.assert_allclose(scale.spread, states.std(0), rtol=1e-9)
 
     check(readout, states)
     # What is not solved for yet is not in the weights, and reset leaves them.

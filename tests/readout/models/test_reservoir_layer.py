@@ -316,7 +316,7 @@ def test_what_does_not_fit_is_refused() -> None:
         with pytest.raises(ShapeError, match="3 sequences, but 2 were begun"):
             layer.advance(torch.zeros(3, 5, 3))
         for batch in (0, True, 1.5):
-            with pytest.raises(ShapeError, match="whole number of sequences"):
+            with pytest.raises(ShapeError, match="number of sequences must be a whole number"):
                 layer.begin(batch)  # type: ignore[arg-type]
     with pytest.raises(NotOpen):
         ReservoirLayer(device)

@@ -95,8 +95,8 @@ REFUSED: list[Refused] = [
     (lambda: settings(steps=1, windows="random", stride=2), ConfigurationError, "stride belongs to consecutive"),
     (lambda: settings(steps=1, patience=2), ConfigurationError, "set evaluation_steps"),
     (lambda: settings(steps=0), ConfigurationError, "TrainingOptions: steps = 0: input should be greater than 0"),
-    (lambda: settings(steps=1, rate=0.1), ConfigurationError, "unknown option 'rate' .known: steps, "),  # type: ignore[call-arg]
-    (lambda: settings(stesp=3), ConfigurationError, "unknown option 'stesp'; did you mean 'steps'"),  # type: ignore[call-arg]
+    (lambda: settings(steps=1, rate=0.1), ConfigurationError, "unknown key 'rate'; .known: accelerator, "),  # type: ignore[call-arg]
+    (lambda: settings(stesp=3), ConfigurationError, "unknown key 'stesp'; did you mean 'steps'"),  # type: ignore[call-arg]
     (lambda: settings(steps=1, precision="16-mixed"), ConfigurationError, "bf16-mixed"),  # type: ignore[arg-type]
     (lambda: settings(steps=1, learning_rate=float("inf")), ConfigurationError, "finite"),
     (lambda: settings.preset("gpt"), ConfigurationError, "no preset 'gpt'; there are: aerc"),

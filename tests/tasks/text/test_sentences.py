@@ -13,7 +13,7 @@ import pytest
 
 from reservoir_hw.core.errors import ConfigurationError
 from reservoir_hw.core.tokenizer import BpeTokenizer, Documents, joined
-from reservoir_hw.readout.baselines.ngram import TokenCounts
+from reservoir_hw.readout.baselines.ngram import NGram
 from reservoir_hw.tasks.text.corpus import one_a_line
 from reservoir_hw.tasks.text.task import Text
 
@@ -59,13 +59,13 @@ def test_sentences_of_a_text(tmp_path: Path) -> None:
 @pytest.mark.parametrize("order", [2, 3])
 def test_tokens_are_counted_within_documents(order: int) -> None:
     documents = Documents.of([[1, 2, 3, 1], [2, 2], [3, 1, 2]])
-    counts = TokenCounts(documents, 4, order)  # pyright: ignore[reportArgumentType]
+    counts = NGram(documents, 4, order)  # pyright: ignore[reportArgumentType]
     judged = [counts.judged(one) for one in documents]
     together = counts.judged(documents)
     for own, parts in zip(together, zip(*judged, strict=True), strict=True):
         assert sorted(own.tolist()) == sorted(np.concatenate(parts).tolist())
     # 2 follows 1 twice, and nothing else does: 3 begins a document.
-    bigram = TokenCounts(documents, 4, 2)
+    bigram = NGram(documents, 4, 2)
     assert bigram.judged(np.array([1, 2]))[0][0] == pytest.approx(3 / 6)
     assert len(joined(documents)) == 9
 

@@ -13,7 +13,7 @@ import pytest
 
 from reservoir_hw.core.errors import ConfigurationError, InputRangeError
 from reservoir_hw.core.tokenizer import joined
-from reservoir_hw.readout.baselines.ngram import BigramConfig, NGramBaseline, NGramConfig, TokenCounts, TrigramConfig
+from reservoir_hw.readout.baselines.ngram import BigramConfig, NGram, NGramConfig, TrigramConfig
 from reservoir_hw.tasks.text import task as module
 from reservoir_hw.tasks.text.task import Text
 
@@ -128,8 +128,9 @@ def test_a_bigram_is_the_entropy_of_a_chain(tmp_path: Path) -> None:
         state = int(draw > chain[state, 0])
         letters.append("ab"[state])
     task = Text(corpus=written(tmp_path, "".join(letters)), validation=0, test=0.5)
-    baseline = NGramBaseline(2).fit(task.train.inputs, task.train.targets, task.train.symbols)
-    found = task.evaluate(baseline.predict(task.test.inputs, task.test.symbols), "probabilities").metrics
+    assert task.test.symbols is not None
+    counts = NGram(joined(task.tokens_train), task.vocabulary, 2)
+    found = task.evaluate(counts.probabilities(task.test.symbols), "probabilities").metrics
     stationary = np.array([0.4, 0.6])
     rate = -float((stationary[:, None] * chain * np.log(chain)).sum())
     assert found["cross_entropy"] == pytest.approx(rate, abs=0.01)
@@ -142,11 +143,11 @@ def test_counts_of_tokens_are_those_of_one_hot_vectors(
     random = np.random.default_rng(2)
     content = "".join(chr(97 + min(int(x), 12)) for x in random.exponential(3, 3000))
     task = Text(corpus=written(tmp_path, content), validation=0, test=0.3, characters="abcdefghijklmnop")
-    dense = NGramBaseline(order, 0.5).fit(task.train.inputs, task.train.targets, task.train.symbols)
-    outputs = dense.predict(task.test.inputs, task.test.symbols)[0]
+    assert task.test.symbols is not None
+    counts = NGram(joined(task.tokens_train), task.vocabulary, order, 0.5)
+    outputs = counts.probabilities(task.test.symbols)[0]
     following = joined(task.tokens_test)[1:]
-    # The one-hot training has no target for its last token.
-    chosen, right = TokenCounts(joined(task.tokens_train)[:-1], task.vocabulary, order, 0.5).judged(task.tokens_test)
+    chosen, right = counts.judged(task.tokens_test)
     np.testing.assert_allclose(chosen, outputs[np.arange(len(following)), following], rtol=1e-12)
     np.testing.assert_array_equal(right, outputs.argmax(axis=1) == following)
     monkeypatch.setattr(module, "_LARGEST", 10)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, cast
 
 import numpy as np
 
@@ -12,11 +12,10 @@ from reservoir_hw.core.errors import ConfigurationError
 from reservoir_hw.core.reservoir import Reservoir
 from reservoir_hw.core.reservoir_config import build_reservoir
 from reservoir_hw.experiment.configuration.experiment import ExperimentConfig, Point
-from reservoir_hw.experiment.run.by_gradients import VALIDATION
-from reservoir_hw.experiment.run.counted_pieces import CountedPieces
+from reservoir_hw.experiment.run.by_gradients import VALIDATION, CountedPieces, saved
 from reservoir_hw.experiment.run.folder import write_array
 from reservoir_hw.experiment.run.text_plan import check_gradient_alone, gradient_of, refuse_options_of_texts
-from reservoir_hw.experiment.run.text_training import course, told
+from reservoir_hw.experiment.run.text_training import told
 from reservoir_hw.experiment.run.trainer import Cost, PointRun, Trainer
 from reservoir_hw.experiment.states.record import Recorder
 from reservoir_hw.readout.models.classifier_configuration import ClassifierConfig
@@ -96,11 +95,9 @@ def opened_classifier(
 
 
 def _train_and_keep(model: SequenceClassifier, counted: CountedPieces, run: PointRun) -> None:
-    from reservoir_hw.readout.training.folder import save_weights
     from reservoir_hw.readout.training.on_examples import train
 
-    config, task, files = run.point.config, run.task, run.files
-    gradient = gradient_of(config)
+    task, files, gradient = run.task, run.files, gradient_of(run.point.config)
     files.training.mkdir(parents=True, exist_ok=True)
     run.say("training")
     result = train(
@@ -113,27 +110,11 @@ def _train_and_keep(model: SequenceClassifier, counted: CountedPieces, run: Poin
     )
     run.say("testing")
     outputs = _outputs(model, task.test, gradient.batch)
-    evaluation = task.evaluate(outputs)
-    if len(result.validation_losses):
-        best = result.best_loss if gradient.keep == "best" else None
-        evaluation.metrics[VALIDATION] = float(result.validation_losses[-1, 1] if best is None else best)
-    trained = sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)
-    evaluation.metrics["parameters"] = float(trained)
     write_array(files.path_of(files.outputs), outputs)
-    settings = config.readout.model_dump(mode="json", serialize_as_any=True)
-    save_weights(model, files.path_of(files.weights), readout=settings)
+    evaluation = task.evaluate(outputs)
+    record, details = saved(model, result, evaluation, run, {"outputs": files.outputs}, None)
     run.warn(counted.warnings())
-    record: dict[str, Any] = {
-        "readout": {"file": files.weights, "outputs": files.outputs, "kind": config.readout.kind, "trained": trained},
-        "training": {
-            "folder": str(files.training.relative_to(files.folder)),
-            "steps": result.steps,
-            "stopped_early": result.stopped_early,
-            "best_step": result.best_step,
-            "tokens_per_s": result.tokens_per_s,
-        },
-    }
-    run.keep(evaluation, {**counted.records(), **record}, details={"training": course(result, None)})
+    run.keep(evaluation, {**counted.records(), **record}, details=details)
 
 
 class _Sequences:

@@ -131,6 +131,11 @@ class ExperimentConfig(Config):
     )
     sweep: SweepConfig | None = Field(default=None, description="what `reservoir-hw sweep` searches")
 
+    @property
+    def trains_baselines(self) -> bool:
+        """Whether a baseline is trained by gradients."""
+        return any(isinstance(one, TokenModelConfig) for one in self.baselines)
+
 
 @dataclass(frozen=True)
 class Point:

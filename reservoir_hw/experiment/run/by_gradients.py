@@ -29,7 +29,7 @@ from reservoir_hw.experiment.run.text_training import (
     train_on_tokens,
 )
 from reservoir_hw.experiment.run.trainer import Cost, PointRun, Trainer, device_records
-from reservoir_hw.experiment.states.record import Recorder
+from reservoir_hw.experiment.states.record import recorded
 from reservoir_hw.experiment.states.watch import about_counters, counted
 from reservoir_hw.readout.models.configuration import TokenModelConfig
 from reservoir_hw.tasks.task import Evaluation, Task, Tokens
@@ -120,9 +120,8 @@ def opened_model(point: Point, task: Tokens, record: str | None = None) -> Itera
                     f"the model drives its reservoir with {width} channels, but the device takes {device.spec.inputs}: "
                     "change the width of the model, or let `input_mask:` spread its channels"
                 )
-            if record is not None:
-                path = record if len(wanted) == 1 else f"{record}/{number:03d}"
-                stack.enter_context(Recorder(device, path, chunk_steps=point.config.run.chunk_steps))
+            path = record if record is None or len(wanted) == 1 else f"{record}/{number:03d}"
+            stack.enter_context(recorded(device, path, point.config.run.chunk_steps))
             devices.append(device)
         twins = [stack.enter_context(build_reservoir(twin)) for twin in model.twins(task.vocabulary)]
         context = gradient_of(point.config).options.context

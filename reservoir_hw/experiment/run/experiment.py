@@ -42,7 +42,6 @@ from reservoir_hw.experiment.states.harvest import find_states, store_path
 from reservoir_hw.experiment.states.progress import Progress, StepCounter, shown_progress
 from reservoir_hw.readout.baselines.configuration import BaselineConfig
 from reservoir_hw.readout.configuration import GradientReadoutConfig, StateReadoutConfig
-from reservoir_hw.readout.models.configuration import TokenModelConfig
 from reservoir_hw.tasks.report import by_label, metric_values
 from reservoir_hw.tasks.task import Row, Task
 
@@ -361,8 +360,8 @@ class Experiment:
         if resume is None:
             number = self.config.run.point
             return new_run_folder(self.config.run.folder, self.name if number is None else f"{self.name}-{number:03d}")
-        trained = any(isinstance(one, TokenModelConfig) for one in self.config.baselines)
-        if not trained and not any(isinstance(point.config.readout, GradientReadoutConfig) for point in self.points):
+        readouts = [point.config.readout for point in self.points]
+        if not self.config.trains_baselines and not any(isinstance(one, GradientReadoutConfig) for one in readouts):
             raise ConfigurationError(
                 f"{self._document.origin(('run', 'resume'))}: run.resume goes on with a training by gradients, "
                 "and there is none; states of a device are kept by `reservoir-hw harvest`"

@@ -17,7 +17,7 @@ from reservoir_hw.experiment.run.folder import write_array
 from reservoir_hw.experiment.run.text_plan import check_gradient_alone, gradient_of, refuse_options_of_texts
 from reservoir_hw.experiment.run.text_training import told
 from reservoir_hw.experiment.run.trainer import Cost, PointRun, Trainer
-from reservoir_hw.experiment.states.record import Recorder
+from reservoir_hw.experiment.states.record import recorded
 from reservoir_hw.readout.models.classifier_configuration import ClassifierConfig
 from reservoir_hw.tasks.task import Split, Task
 
@@ -84,13 +84,12 @@ def opened_classifier(
     point: Point, task: Task, record: str | None = None
 ) -> Iterator[tuple[SequenceClassifier, list[Reservoir]]]:
     """The untrained model of a point around its open reservoir, and the reservoir without its twin."""
-    config = point.config
-    model = _model_of(config)
+    model, config = _model_of(point.config), point.config
     with contextlib.ExitStack() as stack:
         wanted = model.reservoirs(config.reservoir, task.channels)
         opened = [stack.enter_context(build_reservoir(one)) for one in wanted]
-        if record is not None and opened:
-            stack.enter_context(Recorder(opened[0], record, chunk_steps=config.run.chunk_steps))
+        for device in opened[:1]:
+            stack.enter_context(recorded(device, record, config.run.chunk_steps))
         yield model.build(task.inputs, task.outputs, opened), opened[:1]
 
 

@@ -130,7 +130,9 @@ class Driven:
         return total
 
     def forecasts(self, task: Task) -> int:
-        """The forecasts of a closed loop, of which every step is a call of its own."""
+        """The forecasts of a task in closed loop, of which every step is a call of its own; 0 of others."""
+        if not task.closed_loop:
+            return 0
         starts, warmup = task.test.inputs.shape[:2]
         steps = task.test.targets.shape[1] - 1
         calls = warmup_calls(warmup)
@@ -169,7 +171,7 @@ def steps_driven(point: Point, task: Task, declared: ReservoirSpec | None = None
     config = point.config.reservoir
     driven = driven_by(config, declared)
     total = driven.bursts(planned(point, task, declared))
-    return total + driven.forecasts(task) if task.closed_loop and forecasts else total
+    return total + driven.forecasts(task) if forecasts else total
 
 
 def planned(point: Point, task: Task, declared: ReservoirSpec | None = None) -> list[Burst]:

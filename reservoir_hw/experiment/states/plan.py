@@ -102,6 +102,11 @@ def plan(
     return [burst.repeated(number) for burst in bursts for number in range(training.repetitions)]
 
 
+def kept(bursts: Sequence[Burst]) -> list[DriveChunk]:
+    """The chunks of which states are kept, in their order."""
+    return [chunk for burst in bursts for chunk in burst.chunks if chunk.place is not None]
+
+
 def goes_on(task: Task, training: TrainingConfig) -> bool:
     """Whether the test is driven behind the training, without a reset."""
     return training.continuous or task.goes_on

@@ -17,11 +17,14 @@ def replace_reservoir(document: Document, file: Document, *, strict: bool = Fals
     Each thing that is taken out gets a sentence in `document.left_out`; with `strict` it is a `ConfigurationError`.
     """
     document.replace("reservoir", file)
-    for at in (("vary",), ("sweep", "search")):
-        _without_axis(document, at)
+    sweep = document.data.get("sweep")
+    for holder, at in ((document.data, ("vary",)), (sweep, ("sweep", "search"))):
+        axes = holder.get(at[-1]) if isinstance(holder, dict) else None
+        if isinstance(axes, dict) and "reservoir" in axes:
+            _say(document, (*at, "reservoir"), "whole reservoirs in the place of the one that is there now")
+            document.remove((*at, "reservoir"))
     if isinstance(document.data.get("vary"), list):
         _without_keys(document)
-    sweep = document.data.get("sweep")
     if isinstance(sweep, dict) and not sweep.get("search") and not file.data.get("search"):
         _say(document, ("sweep",), "all that it searched belonged to the replaced reservoir")
         document.remove(("sweep",))
@@ -36,15 +39,6 @@ def replace_reservoir(document: Document, file: Document, *, strict: bool = Fals
 
 def _say(document: Document, place: Location, what: str) -> None:
     document.left_out.append(f"{document.origin(place)}: {'.'.join(map(str, place))}: {what}")
-
-
-def _without_axis(document: Document, at: Location) -> None:
-    axes: Any = document.data
-    for key in at:
-        axes = axes.get(key) if isinstance(axes, dict) else None
-    if isinstance(axes, dict) and "reservoir" in axes:
-        _say(document, (*at, "reservoir"), "whole reservoirs in the place of the one that is there now")
-        document.remove((*at, "reservoir"))
 
 
 def _without_keys(document: Document) -> None:

@@ -208,10 +208,8 @@ def parse_experiment(document: Document) -> ExperimentConfig:
         )
     place_hil(document)
     _expand_baselines(document)
-    for place in ((), ("reservoir",), ("sweep",)):
-        section: Any = document.data
-        for key in place:
-            section = section.get(key)
+    data: dict[str, Any] = document.data
+    for section in (data, data.get("reservoir"), data.get("sweep")):
         if isinstance(section, dict):
             expand(section)
     check_places(document)
@@ -366,19 +364,15 @@ def _points(document: Document, config: ExperimentConfig) -> list[Point]:
     own = [{"reservoir": found.reservoir.name, "readout": found.readout.label} for found in configs]
     for values, found, said in zip(values_of, configs, called(values_of, own), strict=True):
         task = found.task.model_dump_json()
-        begins = task not in tasks
-        number = tasks.setdefault(task, len(tasks))
-        baselines_here = _new_baselines(found, baselines)
-        label = _label(found, said, names)
         points.append(
             Point(
                 values,
                 found,
-                label,
+                _label(found, said, names),
                 len(points),
-                task_number=number,
-                begins_task=begins,
-                own_baselines=baselines_here,
+                begins_task=task not in tasks,
+                task_number=tasks.setdefault(task, len(tasks)),
+                own_baselines=_new_baselines(found, baselines),
                 called=said,
                 by_way_of=by_way_of,
             )
@@ -536,10 +530,7 @@ def _with_seeds(model: type[Config]) -> type[Config]:
 
 
 def _kind_of(document: Document, place: tuple[str | int, ...], group: str) -> type[Config]:
-    section: Any = document.data
-    for key in place:
-        section = section[key]
-    name = ".".join(map(str, place))
+    section, name = document.at(place), ".".join(map(str, place))
     if not isinstance(section, dict) or not isinstance(section.get("kind"), str):
         known = ", ".join(sorted(registry.available(group)))
         raise ConfigurationError(f"{document.origin(place)}: {name} needs `kind:`, one of: {known}")

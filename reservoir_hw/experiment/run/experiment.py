@@ -6,7 +6,6 @@ import contextlib
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any, Self
 
@@ -36,9 +35,9 @@ from reservoir_hw.experiment.run.on_labels import OnLabels
 from reservoir_hw.experiment.run.open_device import OpenDevice, steps_without_opening
 from reservoir_hw.experiment.run.processes import Processes, joined
 from reservoir_hw.experiment.run.report import write_report
-from reservoir_hw.experiment.run.result import Result, Source, how_it_ended
-from reservoir_hw.experiment.run.trainer import Cost, PointRun, RowFiles, Trainer
-from reservoir_hw.experiment.states.harvest import find_states, store_path
+from reservoir_hw.experiment.run.result import Result, how_it_ended
+from reservoir_hw.experiment.run.trainer import Cost, PointRun, RowFiles, Trainer, source_of
+from reservoir_hw.experiment.states.harvest import store_path
 from reservoir_hw.experiment.states.progress import Progress, StepCounter, shown_progress
 from reservoir_hw.readout.baselines.configuration import BaselineConfig
 from reservoir_hw.readout.configuration import GradientReadoutConfig, StateReadoutConfig
@@ -217,9 +216,12 @@ class Experiment:
                                 files = RowFiles(folder, f"baseline-{other.number:03d}")
                                 train(other, task, device, files, records="baselines")
                     for number, other in enumerate(reservoir_baselines(point, task)):
-                        with _said_of(other):
-                            files = RowFiles(folder, f"baseline-of-{point.number:03d}-{number}")
+                        files = RowFiles(folder, f"baseline-of-{point.number:03d}-{number}")
+                        try:
                             train(other, task, device, files, records="baselines")
+                        except ReservoirError as error:
+                            error.add_note(f"this was the baseline {other.label}")
+                            raise
                     more = {"others": sharing.get(point.number, ()), "found": found, "accept_change": accept_change}
                     train(point, task, device, RowFiles(folder, point.number, self._recording(point)), **more)
                     if on_row is not None:
@@ -295,8 +297,8 @@ class Experiment:
         for point, part in zip(self.points, parts, strict=True):
             copy_files(part, folder)
             result.rows += part.rows
-            outputs, task = folder / RowFiles(folder, point.number).outputs, self.task_of(point)
-            result.sources[len(result.rows) - 1] = Source(task, outputs, partial(find_states, point, task))
+            files = RowFiles(folder, point.number)
+            result.sources[len(result.rows) - 1] = source_of(point, self.task_of(point), files)
             for warning in part.warnings:
                 result.warn(warning)
         self._write(folder, resolved)
@@ -325,7 +327,10 @@ class Experiment:
                         )
         for point, task in {id(task): (point, task) for point, task in points}.values():
             with self._naming("task"):
-                self._check_scores(point, task)
+                try:
+                    _trainer(point).metrics(point.config, task)
+                except ReservoirError as error:
+                    raise ConfigurationError(f"its test cannot be scored: {error}") from error
             for baseline in self.config.baselines:
                 if isinstance(baseline, BaselineConfig):
                     with self._naming("baselines"):
@@ -343,16 +348,12 @@ class Experiment:
                     )
         for point, task in points:
             with self._naming("baselines"):
-                for baseline in reservoir_baselines(point, task):
-                    _check_reservoir(baseline, task)
+                baselines = reservoir_baselines(point, task)
+            for baseline in baselines:
+                with self._naming("baselines", f"{baseline.config.reservoir.name}: "):
+                    for section in ("reservoir", "readout", "training"):
+                        _trainer(baseline).check(section, baseline.config, task)
         return points
-
-    def _check_scores(self, point: Point, task: Task) -> None:
-        """Raise `ConfigurationError` if even the right answers could not be judged."""
-        try:
-            _trainer(point).metrics(point.config, task)
-        except ReservoirError as error:
-            raise ConfigurationError(f"its test cannot be scored: {error}") from error
 
     def _folder(self, resolved: dict[str, Any]) -> Path:
         """The run folder: a new one, or that of a run that is gone on with."""
@@ -381,13 +382,13 @@ class Experiment:
         return list({store_path(point, task): (point, task) for point, task in points}.values())
 
     @contextlib.contextmanager
-    def _naming(self, section: str) -> Iterator[None]:
-        """A section that does not fit is named with the place that it came from."""
+    def _naming(self, section: str, which: str = "") -> Iterator[None]:
+        """A section that does not fit is named with the place that it came from, and `which` of several it is."""
         try:
             yield
         except ConfigurationError as error:
             place = (section, str(error).partition(":")[0])
-            raise ConfigurationError(f"{self._document.origin(place)}: {section}: {error}") from None
+            raise ConfigurationError(f"{self._document.origin(place)}: {section}: {which}{error}") from None
 
     def _recording(self, point: Point) -> str | None:
         """Where the drives of a point are recorded: points of a grid each in a folder of their own."""
@@ -496,25 +497,6 @@ def _best_kept(result: Result) -> Iterator[None]:
         stay = [(kept[id(row)], record) for row, record in zip(rows, records[earlier:], strict=True) if id(row) in kept]
         result.rows[before:] = [row for row, _ in stay]
         records[earlier:] = [record for _, record in stay]
-
-
-@contextlib.contextmanager
-def _said_of(baseline: Point) -> Iterator[None]:
-    """An error says that it is one of a baseline."""
-    try:
-        yield
-    except ReservoirError as error:
-        error.add_note(f"this was the baseline {baseline.label}")
-        raise
-
-
-def _check_reservoir(baseline: Point, task: Task) -> None:
-    """What is checked of the sections of a point, of a point with a baseline in the place of its reservoir."""
-    try:
-        for section in ("reservoir", "readout", "training"):
-            _trainer(baseline).check(section, baseline.config, task)
-    except ConfigurationError as error:
-        raise ConfigurationError(f"{baseline.config.reservoir.name}: {error}") from None
 
 
 def _trained_baselines(points: Sequence[tuple[Point, Task]]) -> list[tuple[Point, Task]]:

@@ -97,10 +97,15 @@ def write_array(path: Path, array: np.ndarray) -> None:
     replace_file(path, content.getvalue())
 
 
-def write_yaml(path: Path, value: dict[str, Any]) -> None:
+def to_yaml(value: dict[str, Any]) -> str:
     """YAML in the order of the keys; `reservoir-hw run` can read it again."""
     from ruamel.yaml import YAML
 
     text = io.StringIO()
     YAML().dump(value, text)
-    replace_file(path, text.getvalue())
+    return text.getvalue()
+
+
+def write_yaml(path: Path, value: dict[str, Any]) -> None:
+    """As `to_yaml`."""
+    replace_file(path, to_yaml(value))

@@ -49,7 +49,7 @@ def train_on_harvested_states(
     options = gradient.options
     windows = windows_in(task.tokens_train, options)
     (layer,) = model.reservoir_layers
-    count = shards_for(gradient, windows, 1 if options.predict == "last" else options.context, layer.nodes)
+    count = shards_for(gradient, windows, layer.nodes)
     if count == 1:
         # All of it is there all the time: the epochs need not be a multiple of anything.
         epochs = options.epochs or math.ceil(options.steps_for(windows) * options.windows_per_step / windows)

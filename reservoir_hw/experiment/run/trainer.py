@@ -116,7 +116,7 @@ class RowFiles:
     @property
     def training(self) -> Path:
         """The folder of the training."""
-        return self.folder / "training" / f"{self._stem}"
+        return self.folder / "training" / self._stem
 
     @property
     def weights(self) -> str:
@@ -207,14 +207,13 @@ class PointRun:
         of the row.
         """
         took = self.took()
-        outputs = self.files.folder / self.files.outputs
-        # Without this object: it has the result, which would have it.
-        source = Source(self.task, outputs, partial(find_states, self.point, self.task))
-        if self.records == "rows":
-            self.result.sources[len(self.result.rows)] = source
         settings = self.point.config.readout.model_dump(mode="json", serialize_as_any=True)
         facts = {"readout": settings, **took, **details}
-        facts |= {"baseline": True} if self.records == "baselines" else {}
+        if self.records == "rows":
+            # Without this object: it has the result, which would have it.
+            self.result.sources[len(self.result.rows)] = source_of(self.point, self.task, self.files)
+        else:
+            facts["baseline"] = True
         if units := _units(self.point, record.get("reservoir", {})):
             facts["units"] = units
         if self.task.facts:
@@ -253,6 +252,11 @@ class PointRun:
     @property
     def _name(self) -> dict[str, Any]:
         return {"label": self.label, "point": dict(self.point.values)}
+
+
+def source_of(point: Point, task: Task, files: RowFiles) -> Source:
+    """Where the row of a point comes from."""
+    return Source(task, files.folder / files.outputs, partial(find_states, point, task))
 
 
 def _units(point: Point, device: Mapping[str, Any]) -> dict[str, str]:

@@ -200,24 +200,23 @@ def harvest(
     store.remove_leftovers()
     places = [(b, i) for b, burst in enumerate(bursts) for i, one in enumerate(burst.chunks) if one.place is not None]
     done, (b, i), past, seam = take_up(reservoir, bursts, places, store, same_device=not changes)
+    calibrations, told = list(_named(_record(reservoir))), seam
+    if seam is None and 0 < done < len(places):
+        opened_again = closed_in_between(reservoir.spec, bursts, places, done, i)
+        told = between_calibrations(store.segments[-1], calibrations) or opened_again
+    if changes:
+        told = {**(told or {"kind": "changed settings"}), "changes": changes, "reason": accept_change}
     segment: dict[str, Any] = {
         "started": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
         "host": platform.node(),
         "versions": provenance.versions(),
         "first_place": done,
-        "calibrations": list(_named(_record(reservoir))),
+        "calibrations": calibrations,
         "identity": reservoir.spec.identity.model_dump(),
         "read_back": plain(reservoir.read_back()),
         "status": "running",
+        "seam": told,
     }
-    if seam is None and 0 < done < len(places):
-        opened_again = closed_in_between(reservoir.spec, bursts, places, done, i)
-        segment["seam"] = between_calibrations(store.segments[-1], segment) or opened_again
-    else:
-        segment["seam"] = seam
-    if changes:
-        named = segment["seam"] or {"kind": "changed settings"}
-        segment["seam"] = {**named, "changes": changes, "reason": accept_change}
     segments = [*store.segments, segment]
 
     def close(status: str) -> None:

@@ -388,17 +388,13 @@ def _by_way_of(points: Sequence[Mapping[str, Any]], document: Document) -> dict[
     """
     section = document.data.get("reservoir")
     knobs = section.get("knobs", {}) if isinstance(section, dict) else {}
-    values_of: dict[str, list[float]] = {}
-    for point in points:
-        for key, value in point.items():
-            name = key.removeprefix("reservoir.knobs.")
-            if name != key and isinstance(value, int | float):
-                values_of.setdefault(name, []).append(float(value))
     found: dict[str, tuple[float, float]] = {}
-    for name, values in values_of.items():
+    for key in dict.fromkeys(key for point in points for key in point if key.startswith("reservoir.knobs.")):
+        name = key.removeprefix("reservoir.knobs.")
+        values = [float(point[key]) for point in points if isinstance(point.get(key), int | float)]
         given = knobs[name].get("approach_from") if isinstance(knobs.get(name), dict) else None
-        begin = min(values) if given is None else float(given)
-        farthest = max(values, key=lambda value, begin=begin: abs(value - begin))
+        begin = min(values, default=0.0) if given is None else float(given)
+        farthest = max(values, key=lambda value, begin=begin: abs(value - begin), default=begin)
         if farthest != begin:
             found[name] = farthest, begin
     return found

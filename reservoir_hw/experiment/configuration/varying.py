@@ -107,18 +107,12 @@ def _check_key(document: Document, place: Location) -> None:
 def key_names(keys: Iterable[str]) -> dict[str, str]:
     """For each dotted key the shortest end of it that no other key has."""
     parts = {key: key.split(".") for key in keys}
-
-    def end(key: str, count: int) -> str:
-        return ".".join(parts[key][-count:])
-
-    return {
-        key: next(
-            end(key, count)
-            for count in range(1, len(own) + 1)
-            if count == len(own) or all(end(key, count) != end(other, count) for other in parts if other != key)
-        )
-        for key, own in parts.items()
-    }
+    found = {}
+    for key, own in parts.items():
+        others = [other for name, other in parts.items() if name != key]
+        alone = (count for count in range(1, len(own)) if all(own[-count:] != other[-count:] for other in others))
+        found[key] = ".".join(own[-next(alone, len(own)) :])
+    return found
 
 
 def short(value: Any) -> str:

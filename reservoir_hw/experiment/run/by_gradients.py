@@ -68,14 +68,6 @@ class ByGradients(Trainer):
         elif section == "run" and config.run.generate is not None:
             prompt_of(config.run.generate, tokens)
 
-    def check_harvest(self, config: ExperimentConfig) -> None:
-        """Always: the training drives the reservoir."""
-        raise ConfigurationError(
-            f"readout {config.readout.kind} drives its reservoir itself while it is trained: run the experiment "
-            "(training.gradient.keep_states keeps the states of a linear, low_rank or attention readout in the run "
-            "folder)"
-        )
-
     def metrics(self, config: ExperimentConfig, task: Task) -> list[str]:
         """Those of the text, of its validation part, and the number of trained weights."""
         tokens = model_of(config).tokens_of(task)

@@ -32,12 +32,13 @@ from reservoir_hw.experiment.run.folder import begun_run_folder, new_run_folder,
 from reservoir_hw.experiment.run.in_one_pass import InOnePass, check_recording, harvest_point
 from reservoir_hw.experiment.run.merge import copy_files, keep_arrays, parts_of, records_of
 from reservoir_hw.experiment.run.on_labels import OnLabels
-from reservoir_hw.experiment.run.open_device import OpenDevice, steps_without_opening
+from reservoir_hw.experiment.run.open_device import OpenDevice, left_open
 from reservoir_hw.experiment.run.processes import Processes, joined
 from reservoir_hw.experiment.run.report import write_report
-from reservoir_hw.experiment.run.result import Result, how_it_ended
-from reservoir_hw.experiment.run.trainer import Cost, PointRun, RowFiles, Trainer, source_of
+from reservoir_hw.experiment.run.result import Result, Source, how_it_ended
+from reservoir_hw.experiment.run.trainer import Cost, PointRun, RowFiles, Trainer
 from reservoir_hw.experiment.states.harvest import store_path
+from reservoir_hw.experiment.states.pace import steps_of_opening
 from reservoir_hw.experiment.states.progress import Progress, StepCounter, shown_progress
 from reservoir_hw.readout.baselines.configuration import BaselineConfig
 from reservoir_hw.readout.configuration import GradientReadoutConfig, StateReadoutConfig
@@ -297,8 +298,8 @@ class Experiment:
         for point, part in zip(self.points, parts, strict=True):
             copy_files(part, folder)
             result.rows += part.rows
-            files = RowFiles(folder, point.number)
-            result.sources[len(result.rows) - 1] = source_of(point, self.task_of(point), files)
+            outputs = folder / RowFiles(folder, point.number).outputs
+            result.sources[len(result.rows) - 1] = Source(point, self.task_of(point), outputs)
             for warning in part.warnings:
                 result.warn(warning)
         self._write(folder, resolved)
@@ -373,10 +374,16 @@ class Experiment:
         """Every point whose states have a store of their own, after the checks."""
         points = self._checked_points()
         for point in self.points:
-            try:
-                _trainer(point).check_harvest(point.config)
-            except ConfigurationError as error:
-                raise ConfigurationError(f"{self._document.origin(('readout',))}: {error}") from None
+            if not isinstance(_trainer(point), InOnePass):
+                of_text = (
+                    " (training.gradient.keep_states keeps the states of a linear, low_rank or attention readout in "
+                    "the run folder)"
+                )
+                raise ConfigurationError(
+                    f"{self._document.origin(('readout',))}: readout {point.config.readout.kind} drives its reservoir "
+                    "itself while it is trained: run the experiment"
+                    f"{of_text if isinstance(_trainer(point), ByGradients) else ''}"
+                )
         if self.config.run.states is None:
             raise ConfigurationError("run.states is null: give the folder in which harvested states are to lie")
         return list({store_path(point, task): (point, task) for point, task in points}.values())
@@ -402,13 +409,10 @@ class Experiment:
         What an earlier harvest has is kept, whatever ended it; points that share their states share a store. A device
         that reports other settings than before is an error, without `accept_change`: why it may.
         """
-        if progress is None:
-            with shown_progress() as progress:
-                return self.harvest(progress, accept_change=accept_change)
         points = self._points_to_harvest()
         sizes = [cost.progress_steps for _, cost in _costs(points, harvest=True)]
-        counter = StepCounter(progress, sum(sizes))
-        with OpenDevice() as device:
+        with shown_progress(progress) as shown, OpenDevice() as device:
+            counter = StepCounter(shown, sum(sizes))
             return [
                 harvest_point(point, task, steps, counter, device, accept_change)
                 for (point, task), steps in zip(points, sizes, strict=True)
@@ -441,15 +445,18 @@ def _costs(points: Sequence[tuple[Point, Task]], *, harvest: bool = False) -> li
     nothing = {"device_steps": 0, "progress_steps": 0, "state_bytes": 0, "chunks": 0, "bursts": 0}
     costs: list[tuple[Point, Cost]] = []
     drives: set[str | None] = set()
+    is_open_for = ""
     for point, task in points:
         cost, drive = _trainer(point).cost(point, task, harvest=harvest), _trainer(point).drive_of(point, task)
-        costs.append((point, replace(cost, **nothing) if drive in drives else cost))
+        if drive in drives:
+            cost = replace(cost, **nothing)
+        elif cost.progress_steps and not cost.stored:
+            before, is_open_for = is_open_for, left_open(point, task)
+            saved = steps_of_opening(point.config.reservoir) if before and before == is_open_for else 0
+            steps = cost.device_steps - saved
+            cost = replace(cost, device_steps=steps, progress_steps=cost.progress_steps - saved)
+        costs.append((point, cost))
         drives |= {drive} - {None}
-    driven = [at for at, (_, cost) in enumerate(costs) if cost.progress_steps and not cost.stored]
-    for at, saved in zip(driven, steps_without_opening([points[at] for at in driven]), strict=True):
-        point, cost = costs[at]
-        less = {"device_steps": cost.device_steps - saved, "progress_steps": cost.progress_steps - saved}
-        costs[at] = point, replace(cost, **less) if saved else cost
     return costs
 
 

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, cast
 
 import numpy as np
 
-from reservoir_hw.core.errors import ConfigurationError
 from reservoir_hw.core.reservoir import Reservoir
 from reservoir_hw.core.reservoir_config import build_reservoir
 from reservoir_hw.experiment.configuration.experiment import ExperimentConfig, Point
@@ -41,12 +40,6 @@ class OnLabels(Trainer):
         elif section == "training":
             check_gradient_alone(config, "gradient: {epochs: 10, batch: 32}")
             refuse_options_of_texts(config, "whole sequences", "context")
-
-    def check_harvest(self, config: ExperimentConfig) -> None:
-        """Always: the training drives the reservoir."""
-        raise ConfigurationError(
-            f"readout {config.readout.kind} drives its reservoir itself while it is trained: run the experiment"
-        )
 
     def metrics(self, config: ExperimentConfig, task: Task) -> list[str]:
         """Those of the task, of what is held out, and the number of trained weights."""

@@ -7,7 +7,6 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, ClassVar
@@ -22,7 +21,6 @@ from reservoir_hw.experiment.configuration.experiment import ExperimentConfig, P
 from reservoir_hw.experiment.run.open_device import OpenDevice
 from reservoir_hw.experiment.run.processes import Processes
 from reservoir_hw.experiment.run.result import Result, Source
-from reservoir_hw.experiment.states.harvest import find_states
 from reservoir_hw.experiment.states.plan import Burst
 from reservoir_hw.experiment.states.progress import StepCounter
 from reservoir_hw.tasks.task import Evaluation, Row, Task
@@ -210,8 +208,8 @@ class PointRun:
         settings = self.point.config.readout.model_dump(mode="json", serialize_as_any=True)
         facts = {"readout": settings, **took, **details}
         if self.records == "rows":
-            # Without this object: it has the result, which would have it.
-            self.result.sources[len(self.result.rows)] = source_of(self.point, self.task, self.files)
+            outputs = self.files.folder / self.files.outputs
+            self.result.sources[len(self.result.rows)] = Source(self.point, self.task, outputs)
         else:
             facts["baseline"] = True
         if units := _units(self.point, record.get("reservoir", {})):
@@ -252,11 +250,6 @@ class PointRun:
     @property
     def _name(self) -> dict[str, Any]:
         return {"label": self.label, "point": dict(self.point.values)}
-
-
-def source_of(point: Point, task: Task, files: RowFiles) -> Source:
-    """Where the row of a point comes from."""
-    return Source(task, files.folder / files.outputs, partial(find_states, point, task))
 
 
 def _units(point: Point, device: Mapping[str, Any]) -> dict[str, str]:
@@ -302,9 +295,6 @@ class Trainer(ABC):
     @abstractmethod
     def check(self, section: str, config: ExperimentConfig, task: Task) -> None:
         """Raise `ConfigurationError` where this section does not fit the others, as far as it can be known."""
-
-    def check_harvest(self, config: ExperimentConfig) -> None:
-        """Raise `ConfigurationError` where states cannot be harvested before a run."""
 
     def drive_of(self, point: Point, task: Task) -> str | None:
         """Points for which this is the same text are trained on one drive; None: on a drive of its own."""

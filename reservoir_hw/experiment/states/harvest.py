@@ -31,7 +31,7 @@ from reservoir_hw.core.store import Region, StateStore, is_damage, plain_path
 from reservoir_hw.experiment.configuration.experiment import Point, TrainingConfig
 from reservoir_hw.experiment.states.drive import OnSteps, mean_of, states_of, takes_chunks
 from reservoir_hw.experiment.states.pace import begin
-from reservoir_hw.experiment.states.plan import Burst, DriveChunk, kept, plan_of
+from reservoir_hw.experiment.states.plan import Burst, DriveChunk, SplitName, kept, plan_of
 from reservoir_hw.experiment.states.resuming import (
     between_calibrations,
     changes_since,
@@ -116,31 +116,25 @@ def harvest_plan(point: Point, task: Task, store: StateStore) -> list[Burst]:
 
 def layout(bursts: Sequence[Burst], spec: ReservoirSpec, task: Task) -> dict[str, dict[str, Any]]:
     """The data sets that keep the states of a plan, as `StateStore.create` takes them."""
-    datasets: dict[str, dict[str, Any]] = {}
     digests = {"train": _digest(task.train.inputs), "test": _digest(task.test.inputs)}
-    for burst in bursts:
-        for number, chunk in enumerate(burst.chunks):
-            if chunk.place is None:
-                continue
-            split = task.train if chunk.split == "train" else task.test
-            steps, rows = chunk.place.stop - chunk.place.start, chunk.place.rows.stop - chunk.place.rows.start
-            made = datasets.setdefault(
-                chunk.dataset,
-                {
-                    "sequences": split.inputs.shape[0],
-                    "inputs": spec.inputs,
-                    "nodes": spec.nodes,
-                    "steps": split.inputs.shape[1],
-                    "chunk_steps": steps,
-                    "group": rows,
-                    "dtype": spec.dtype,
-                    "facts": {"inputs_sha256": digests[chunk.split], "from_rest": True},
-                },
-            )
-            made["chunk_steps"], made["group"] = max(made["chunk_steps"], steps), max(made["group"], rows)
-            if chunk.place.start == 0 and number > 0:
-                # Something was driven between the reset and the first step that is kept.
-                made["facts"]["from_rest"] = False
+    # Something is driven between the reset and the first step that is kept.
+    late = {one.dataset for burst in bursts for one in burst.chunks[1:] if one.place and one.place.start == 0}
+    places: dict[tuple[str, SplitName], list[Region]] = {}
+    for chunk in kept(bursts):
+        places.setdefault((chunk.dataset, chunk.split), []).append(cast(Region, chunk.place))
+    datasets: dict[str, dict[str, Any]] = {}
+    for (name, split), regions in places.items():
+        sequences, steps = (task.train if split == "train" else task.test).inputs.shape[:2]
+        datasets[name] = {
+            "sequences": sequences,
+            "inputs": spec.inputs,
+            "nodes": spec.nodes,
+            "steps": steps,
+            "chunk_steps": max(place.stop - place.start for place in regions),
+            "group": max(place.rows.stop - place.rows.start for place in regions),
+            "dtype": spec.dtype,
+            "facts": {"inputs_sha256": digests[split], "from_rest": name not in late},
+        }
     return datasets
 
 

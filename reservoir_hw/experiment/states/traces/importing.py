@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 from pydantic import Field, NonNegativeFloat, NonNegativeInt, model_validator
@@ -370,7 +370,6 @@ def _spec(
 def _write(store: StateStore, name: str, part: _Part, scale: _Scale, spec: ReservoirSpec, on_steps: OnSteps) -> int:
     """The number of places that were written."""
     size = _chunk_steps(part)
-    facts: dict[str, Any] = {"file": part.source.path.name, "sha256": part.source.sha256}
     dataset = store.add(
         name,
         sequences=part.states.sequences,
@@ -380,7 +379,7 @@ def _write(store: StateStore, name: str, part: _Part, scale: _Scale, spec: Reser
         steps=part.steps,
         group=min(part.states.sequences, _SEQUENCES_PER_CHUNK),
         dtype=spec.dtype,
-        facts=facts,
+        facts={"file": part.source.path.name, "sha256": part.source.sha256},
     )
     places = 0
     for start, inputs, states in part.chunks(size):

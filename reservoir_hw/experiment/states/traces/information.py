@@ -175,9 +175,7 @@ def _rate(dataset: Mapping[str, Any]) -> str:
 
 
 def _channels(count: int, names: list[str], unit: str) -> str:
-    shown = ", ".join(names[:4]) + (
-        f", ... {names[-1]}" if len(names) > 5 else ", " + names[4] if len(names) == 5 else ""
-    )
+    shown = ", ".join(names if len(names) < 6 else [*names[:4], f"... {names[-1]}"])
     return f"{count:,}{f' ({shown})' if names else ''}{f', unit {unit}' if unit != '1' else ''}"
 
 

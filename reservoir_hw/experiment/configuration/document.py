@@ -8,7 +8,7 @@ from typing import Any
 
 from reservoir_hw.core.configuration import Document, Location
 from reservoir_hw.core.errors import ConfigurationError
-from reservoir_hw.experiment.configuration.varying import varied_keys
+from reservoir_hw.experiment.configuration.varying import places, varied_keys
 
 
 def replace_reservoir(document: Document, file: Document, *, strict: bool = False) -> None:
@@ -17,14 +17,13 @@ def replace_reservoir(document: Document, file: Document, *, strict: bool = Fals
     Each thing that is taken out gets a sentence in `document.left_out`; with `strict` it is a `ConfigurationError`.
     """
     document.replace("reservoir", file)
-    sweep = document.data.get("sweep")
-    for holder, at in ((document.data, ("vary",)), (sweep, ("sweep", "search"))):
-        axes = holder.get(at[-1]) if isinstance(holder, dict) else None
-        if isinstance(axes, dict) and "reservoir" in axes:
+    for at in (("vary",), ("sweep", "search")):
+        if (*at, "reservoir") in [place for _, place in places(document, at)]:
             _say(document, (*at, "reservoir"), "whole reservoirs in the place of the one that is there now")
             document.remove((*at, "reservoir"))
     if isinstance(document.data.get("vary"), list):
         _without_keys(document)
+    sweep = document.data.get("sweep")
     if isinstance(sweep, dict) and not sweep.get("search") and not file.data.get("search"):
         _say(document, ("sweep",), "all that it searched belonged to the replaced reservoir")
         document.remove(("sweep",))

@@ -7,7 +7,6 @@ import json
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Self, cast
 
 import numpy as np
@@ -149,7 +148,7 @@ def _trained(
         "tokenizer": Path(files.tokenizer).name,
         "reservoirs": [device.spec.identity.fingerprint for device in counted.devices],
     }
-    record, details = saved(model, result, evaluation, run, {"tokenizer": files.tokenizer}, driving_seconds, facts)
+    record, details = saved(model, result, evaluation, run, {"tokenizer": files.tokenizer}, driving_seconds, **facts)
     record["training"]["drive"] = drive
     record["saturations"] = [layer.saturations for layer in model.reservoir_layers]
     if run.processes.is_first:
@@ -180,7 +179,7 @@ def saved(
     run: PointRun,
     beside: Mapping[str, str],
     driving_seconds: float | None,
-    facts: Mapping[str, Any] = MappingProxyType({}),
+    **facts: Any,
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """Save a trained model with these `facts`: its record for the provenance, and details of its row.
 

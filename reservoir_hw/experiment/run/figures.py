@@ -25,12 +25,12 @@ _MAIN, _BEST = "#26547c", "#d1495b"
 def vary_figures(task: Task, rows: Sequence[Row]) -> dict[str, Figure]:
     """`vary`: the task's score over one or two keys, means over everything that is a repetition; else nothing."""
     rows = [row for row in rows if not row.details.get("baseline")]
-    named = {frozenset(_varied(row)) for row in rows}
-    if len(named) > 1:
+    if len({frozenset(_varied(row)) for row in rows}) != 1:
         # Rows that name different keys differ in more than what an axis would show.
         return {}
-    keys = _keys(rows)
-    rows = [row for row in rows if task.score in row.evaluation.metrics and all(key in row.point for key in keys)]
+    # With several values; those of repetitions are none.
+    keys = [key for key in _varied(rows[0]) if len({_name(row.point[key]) for row in rows}) > 1]
+    rows = [row for row in rows if task.score in row.evaluation.metrics]
     sections = any(isinstance(row.point[key], dict) for row in rows for key in keys)
     if not rows or sections or not 1 <= len(keys) <= 2:
         return {}
@@ -39,12 +39,6 @@ def vary_figures(task: Task, rows: Sequence[Row]) -> dict[str, Figure]:
 
 def _varied(row: Row) -> list[str]:
     return [key for key in row.point if key.rpartition(".")[2] not in REPETITIONS]
-
-
-def _keys(rows: Sequence[Row]) -> list[str]:
-    """Keys with several values that are no repetitions."""
-    found = dict.fromkeys(key for row in rows for key in _varied(row))
-    return [key for key in found if len({_name(row.point[key]) for row in rows if key in row.point}) > 1]
 
 
 def _curve(task: Task, rows: Sequence[Row], key: str) -> Figure:

@@ -56,7 +56,7 @@ from reservoir_hw.experiment.states.pace import (
     steps_driven,
     steps_of_opening,
 )
-from reservoir_hw.experiment.states.plan import Burst, DriveChunk, goes_on, kept, plan_of, steps_needed
+from reservoir_hw.experiment.states.plan import Burst, DriveChunk, goes_on, kept, plan_of
 from reservoir_hw.experiment.states.progress import StepCounter, following
 from reservoir_hw.experiment.states.record import recorded
 from reservoir_hw.experiment.states.resuming import about_interruptions, changes_since, in_words
@@ -123,7 +123,10 @@ class InOnePass(Trainer):
         bursts = sum(reservoir.bursts(chunk.steps, continued=at > 0) for b in plan for at, chunk in enumerate(b.chunks))
         steps = steps_of_opening(reservoir) + steps_driven(point, task, forecasts=not harvest)
         nodes = getattr(reservoir.for_inputs(task.channels), "nodes", None)
-        states = sum(chunk.steps for chunk in kept(plan)) if harvest else steps_needed(point, task)
+        states = sum(chunk.steps for chunk in (kept(plan) if harvest else chunks))
+        if task.closed_loop and not harvest:
+            starts, warmup = task.test.inputs.shape[:2]
+            states += starts * (warmup + task.test.targets.shape[1] - 1)
         width = 8 if getattr(reservoir, "dtype", "float32") == "float64" else 4
         on_device = None
         if isinstance(reservoir, SimulatedConfig) and getattr(reservoir, "device", "cpu") != "cpu":

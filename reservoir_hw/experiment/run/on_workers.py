@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from reservoir_hw.backends.layered import LayersConfig
-from reservoir_hw.core.errors import ConfigurationError, MissingExtra, ReservoirError
+from reservoir_hw.core.errors import ConfigurationError, ReservoirError, extra
 from reservoir_hw.core.reservoir_config import ReservoirConfig
 from reservoir_hw.core.threads import share_cores
 from reservoir_hw.experiment.configuration.experiment import Point
@@ -161,10 +161,8 @@ def _run_all(
 
 @contextmanager
 def _client(scheduler: str) -> Iterator[Client]:
-    try:
+    with extra("cluster", "--on needs Dask"):
         from distributed import Client
-    except ImportError as error:
-        raise MissingExtra(f"--on needs Dask: pip install 'reservoir-hw[cluster]' ({error})") from error
     where: dict[str, Any] = {"scheduler_file": scheduler} if Path(scheduler).is_file() else {"address": scheduler}
     try:
         client = Client(**where, timeout=CONNECT_S, set_as_default=False)

@@ -172,11 +172,6 @@ class PointRun:
         """The name of the row, with that of the device as soon as it said it."""
         return self.point.config.reservoir.with_own_name(self.point.label)
 
-    def took(self) -> dict[str, float]:
-        """Seconds since the point was begun, and those of processors, of all processes that share the training."""
-        processor = sum(self.processes.gathered(time.process_time() - self.processor_began))
-        return {"seconds": time.monotonic() - self.began, "processor_seconds": processor}
-
     def say(self, what: str) -> None:
         """What is being done from now on."""
         place = f" [{self.point.place}]" if self.point.place else ""
@@ -204,7 +199,9 @@ class PointRun:
         `record` is for the provenance; its `reservoir` is the device, or that of the first layer. `details` are those
         of the row.
         """
-        took = self.took()
+        # Of processors those of all processes that share the training.
+        processor = sum(self.processes.gathered(time.process_time() - self.processor_began))
+        took = {"seconds": time.monotonic() - self.began, "processor_seconds": processor}
         settings = self.point.config.readout.model_dump(mode="json", serialize_as_any=True)
         facts = {"readout": settings, **took, **details}
         if self.records == "rows":

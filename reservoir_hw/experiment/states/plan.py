@@ -126,15 +126,6 @@ def plan_of(point: Point, task: Task, *, chunk_steps: int | None = None, max_bat
     )
 
 
-def steps_needed(point: Point, task: Task) -> int:
-    """Device steps of a point in all, a forecast included."""
-    forecast = 0
-    if task.closed_loop:
-        starts, warmup = task.test.inputs.shape[:2]
-        forecast = starts * (warmup + task.test.targets.shape[1] - 1)
-    return steps_of(plan_of(point, task)) + forecast
-
-
 def steps_of(bursts: Sequence[Burst]) -> int:
     """Device steps of a plan."""
     return sum(chunk.steps for burst in bursts for chunk in burst.chunks)

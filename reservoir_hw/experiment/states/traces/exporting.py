@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from reservoir_hw.core.errors import ConfigurationError, MissingExtra
+from reservoir_hw.core.errors import ConfigurationError, extra
 from reservoir_hw.core.store import Coordinate, Dataset, Region, StateStore
 from reservoir_hw.experiment.states.progress import Progress, StepCounter
 
@@ -49,10 +49,8 @@ def export_trace(
 
 
 def _write_netcdf(path: Path, store: StateStore, datasets: dict[str, Dataset], counter: StepCounter) -> None:
-    try:
+    with extra("sim", "NetCDF needs scipy"):
         from scipy.io import netcdf_file
-    except ImportError as error:
-        raise MissingExtra("NetCDF needs scipy: pip install 'reservoir-hw[sim]'") from error
     with netcdf_file(str(path), "w", version=2) as file:
         file.source = f"reservoir_hw, {store.path}"
         for name, one in datasets.items():

@@ -10,7 +10,7 @@ import numpy as np
 
 from reservoir_hw.backends.replay import recorded_spec
 from reservoir_hw.backends.simulated.memory import in_units
-from reservoir_hw.core.errors import ConfigurationError, MissingExtra
+from reservoir_hw.core.errors import ConfigurationError, extra
 from reservoir_hw.core.figure_style import colours, new_figure, plain, whole_numbers
 from reservoir_hw.core.spec import ReservoirSpec
 from reservoir_hw.core.store import Dataset, Region, StateStore
@@ -214,10 +214,8 @@ def plot(
 
     Raises `ConfigurationError` for a part that was not recorded.
     """
-    try:
+    with extra("report", "figures need matplotlib"):
         import matplotlib as _  # noqa: F401
-    except ImportError as error:
-        raise MissingExtra("figures need matplotlib: pip install 'reservoir-hw[report]'") from error
     spec = recorded_spec(store)
     found = store.dataset(dataset) if dataset is not None else next(iter(store.datasets.values()), None)
     if found is None:

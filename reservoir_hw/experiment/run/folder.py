@@ -12,7 +12,7 @@ import numpy as np
 
 from reservoir_hw.core.configuration import Document
 from reservoir_hw.core.errors import ConfigurationError
-from reservoir_hw.core.files import replace_file
+from reservoir_hw.core.files import replace_file, replacing
 from reservoir_hw.core.provenance import Difference, as_plain, first_change
 
 
@@ -92,9 +92,8 @@ def write_json(path: Path, value: Any) -> None:
 
 def write_array(path: Path, array: np.ndarray) -> None:
     """An npy file."""
-    content = io.BytesIO()
-    np.save(content, array)
-    replace_file(path, content.getvalue())
+    with replacing(path) as partial, partial.open("wb") as file:
+        np.save(file, array)
 
 
 def to_yaml(value: dict[str, Any]) -> str:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import base64
-import io
 import json
 from collections.abc import Mapping, Sequence
 from importlib.resources import files
 from typing import Any
 
-from reservoir_hw.core.files import replace_file
+from reservoir_hw.core.files import replace_file, replacing
 from reservoir_hw.experiment.configuration.varying import called
 from reservoir_hw.experiment.run.folder import to_yaml
 from reservoir_hw.experiment.run.result import InFolder
@@ -33,10 +32,10 @@ def write_report(result: InFolder) -> None:
     for name, figure in result.figures().items():
         (result.folder / "figures").mkdir(exist_ok=True)
         for ending, dpi in (("pdf", "figure"), ("png", 150)):
-            content = io.BytesIO()
-            figure.savefig(content, format=ending, dpi=dpi, bbox_inches="tight")
-            replace_file(result.folder / "figures" / f"{name}.{ending}", content.getvalue())
-        pictures.append({"name": name.replace("_", " "), "data": base64.b64encode(content.getvalue()).decode()})
+            with replacing(result.folder / "figures" / f"{name}.{ending}") as partial:
+                figure.savefig(partial, format=ending, dpi=dpi, bbox_inches="tight")
+        picture = (result.folder / "figures" / f"{name}.png").read_bytes()
+        pictures.append({"name": name.replace("_", " "), "data": base64.b64encode(picture).decode()})
     template = files("reservoir_hw.experiment.run").joinpath("report.html.j2").read_text(encoding="utf-8")
     shown_elsewhere = ("configuration", "settings")
     rest = {key: value for key, value in result.provenance.items() if key not in shown_elsewhere}

@@ -57,15 +57,16 @@ def check(
             variables = {name: text for name, text in os.environ.items() if not name.startswith(theirs)}
             change = swapped(Experiment(load_document(file, set=own, environment=variables)), experiment)
     if json:
-        found = {"valid": True, "points": len(experiment.points), "estimate": cost.as_dict()}
+        found = {"valid": True, "points": len(experiment.points), "estimate": asdict(cost)}
         found |= {"remarks": remarks} if remarks else {}
-        print_json({**found, **({} if change is None else asdict(change))})
+        found |= {} if change is None else {"rows": change, "left_out": experiment.left_out}
+        print_json(found)
         return
     over = f" over {points_text(experiment.config)}" if len(experiment.points) > 1 else ""
     typer.echo(f"{file} is a valid experiment{over}")
     if change is not None:
-        print_tables([Table("", ["", "the file's own", f"with {reservoir}"], change.rows)])
-        for sentence in change.left_out:
+        print_tables([Table("", ["", "the file's own", f"with {reservoir}"], change)])
+        for sentence in experiment.left_out:
             typer.echo(f"left out: {sentence}")
     elif about := mask_text(experiment.points[0], experiment):
         typer.echo(about)

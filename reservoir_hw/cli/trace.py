@@ -43,8 +43,8 @@ def import_(
     from reservoir_hw.experiment.states.traces.importing import import_trace
 
     with progress_bar() as progress:
-        imported = import_trace(mapping, out, files or [], progress)
-    _print_trace(imported.store, json=json)
+        store = import_trace(mapping, out, files or [], progress)
+    _print_trace(store, json=json)
 
 
 def _print_trace(store: StateStore, *, json: bool) -> None:

@@ -20,7 +20,7 @@ import numpy as np
 from reservoir_hw.core import arrays, registry
 from reservoir_hw.core.configuration import Config, Document
 from reservoir_hw.core.errors import ConfigurationError, DeviceBusy, DeviceError, DeviceFault, NotOpen, ShapeError
-from reservoir_hw.core.given import Given, give, give_single, give_targets
+from reservoir_hw.core.given import give, give_single, give_targets
 from reservoir_hw.core.reservoir import Reservoir
 from reservoir_hw.core.reservoir_config import ReservoirConfig, reservoir_config
 from reservoir_hw.core.series_format import SeriesFormat, as_given, is_array, series_of, with_columns
@@ -32,7 +32,6 @@ from reservoir_hw.experiment.run.open_device import SharedDevice, turn
 from reservoir_hw.experiment.run.result import Result
 from reservoir_hw.experiment.states.drive import driven, predict_into
 from reservoir_hw.experiment.states.plan import plan
-from reservoir_hw.experiment.states.progress import following
 from reservoir_hw.experiment.states.watch import StateWatch, about_counters
 from reservoir_hw.readout.configuration import Readout, StateReadoutConfig
 from reservoir_hw.tasks.data.metrics import of_numbers
@@ -155,8 +154,24 @@ class ReservoirModel:
         for warning in result.warnings:
             warnings.warn(warning, stacklevel=2)
         self.result_ = result
-        labels = dict.fromkeys(targets.series[0].tolist()) if targets.single else {}
-        self._trained = _Trained.of(experiment, result, targets, flat or targets.single, list(labels))
+        (point,), task, settings = experiment.points, result.task, cast(StateReadoutConfig, config.readout)
+        found = task.series
+        assert found is not None
+        labels = {str(label): label for label in targets.series[0].tolist()} if targets.single else {}
+        self._trained = _Trained(
+            reservoir=config.reservoir.for_inputs(settings.channels(task)),
+            by_way_of=dict(point.by_way_of),
+            training=config.training,
+            chunk_steps=config.run.chunk_steps,
+            washout=getattr(settings, "washout", 0),
+            # As it is here: of some, such as an estimator that is not linear, no file holds the fit.
+            readout=result.readout,
+            format=found,
+            flat=flat or targets.single,
+            single=targets.single,
+            names=targets.names,
+            classes=np.array([labels[name] for name in found.classes]) if found.classes else None,
+        )
         self.n_features_in_ = inputs.series[0].shape[1]
         if inputs.names:
             self.feature_names_in_ = np.array(inputs.names, dtype=object)
@@ -240,12 +255,9 @@ class ReservoirModel:
 
     def get_params(self, deep: bool = True) -> dict[str, Any]:
         """The arguments of the constructor by name; `deep`, keys of mappings too (`readout__alpha`)."""
-        found = {name: getattr(self, name) for name in list(inspect.signature(type(self)).parameters)}
-        if deep:
-            for name, value in list(found.items()):
-                if isinstance(value, Mapping):
-                    found |= {f"{name}__{key}": item for key, item in value.items()}
-        return found
+        found = {name: getattr(self, name) for name in inspect.signature(type(self)).parameters}
+        mappings = {name: value for name, value in found.items() if deep and isinstance(value, Mapping)}
+        return found | {f"{name}__{key}": item for name, value in mappings.items() for key, item in value.items()}
 
     def set_params(self, **params: Any) -> Self:
         """Set arguments, and keys of sections: `readout__alpha=1e-3`, `reservoir__knobs__bias=0.4`."""
@@ -360,12 +372,18 @@ class ReservoirModel:
         """For each series the outputs of the model, (time, outputs); a classifier's are those behind the washout."""
         trained = self._fitted("predict")
         outputs = len(trained.format.classes or trained.format.outputs)
-        asked = _Asked([trained.format.model_inputs(one) for one in given], outputs)
+        asked, training = _Asked([trained.format.model_inputs(one) for one in given], outputs), trained.training
         with self._drive() as device:
             reservoir = device.opened(trained.reservoir)
             if device.lent is None and reservoir.knobs != trained.reservoir.knob_values:
                 turn(reservoir, trained.reservoir, trained.by_way_of)
-            told = trained.answer(asked, reservoir)
+            most, batch = trained.chunk_steps, reservoir.spec.max_batch
+            bursts = plan(asked, training, chunk_steps=most, max_batch=batch, splits=("test",))
+            states = driven(reservoir, bursts, lambda steps: None, repetitions=training.repetitions, native=True)
+            watch = StateWatch(reservoir.spec)
+            for chunk, answer in watch.passing(states):
+                predict_into(trained.readout, chunk, answer, asked.answers)
+            told = about_counters(reservoir.counters, reservoir.spec) + watch.warnings()
         for warning in told:
             warnings.warn(warning, stacklevel=3)
         first = trained.washout if trained.single else 0
@@ -407,32 +425,6 @@ class _Trained:
     names: tuple[str, ...]
     classes: np.ndarray | None
 
-    @classmethod
-    def of(cls, experiment: Experiment, result: Result, targets: Given, flat: bool, labels: list[Any]) -> Self:
-        """From a finished experiment; `labels` are the different values of y."""
-        (point,), task, config = experiment.points, result.task, experiment.config
-        settings = cast(StateReadoutConfig, config.readout)
-        found = task.series
-        assert found is not None
-        # As it is here: of some, such as an estimator that is not linear, no file holds the fit.
-        readout = cast(Readout, result.readout)
-        reservoir = config.reservoir.for_inputs(settings.channels(task))
-        named = {str(label): label for label in labels}
-        classes = np.array([named[name] for name in found.classes]) if found.classes else None
-        steps, washout = config.run.chunk_steps, getattr(settings, "washout", 0)
-        settled = dict(point.by_way_of), config.training, steps, washout
-        return cls(reservoir, *settled, readout, found, flat, targets.single, targets.names, classes)
-
-    def answer(self, asked: _Asked, reservoir: Reservoir) -> list[str]:
-        """Drive the reservoir for the answers; returns what casts doubt on them."""
-        training, most = self.training, reservoir.spec.max_batch
-        bursts = plan(asked, training, chunk_steps=self.chunk_steps, max_batch=most, splits=("test",))
-        watch, on_steps = StateWatch(reservoir.spec), following([reservoir], lambda steps: None)
-        states = driven(reservoir, bursts, on_steps, repetitions=training.repetitions, native=True)
-        for chunk, answer in watch.passing(states):
-            predict_into(self.readout, chunk, answer, asked.answers)
-        return about_counters(reservoir.counters, reservoir.spec) + watch.warnings()
-
 
 def _configured(reservoir: ReservoirLike) -> ReservoirConfig:
     if not isinstance(reservoir, Reservoir):
@@ -452,10 +444,8 @@ def _section(name: str, value: Any) -> dict[str, Any]:
         if isinstance(value, Reservoir):
             # As it is now: whoever has it open may have turned it.
             for knob, now in value.knobs.items():
-                if isinstance(section["knobs"].get(knob), dict):
-                    section["knobs"][knob]["value"] = now
-                else:
-                    section["knobs"][knob] = now
+                given = section["knobs"].get(knob)
+                section["knobs"][knob] = {**given, "value": now} if isinstance(given, dict) else now
         return section
     if isinstance(value, str):
         return {"kind": value}

@@ -208,7 +208,7 @@ def test_check_says_what_a_swap_changes(tmp_path: Path, monkeypatch: pytest.Monk
     assert rows["device time"][0] == "unknown"
     assert rows["device time"][1].endswith(" h")
     assert (found["left_out"], found["points"]) == ([], 20)
-    assert found["rows"] == [list(row) for row in swapped(before, after).rows]
+    assert found["rows"] == [list(row) for row in swapped(before, after)]
     printed = call_here("check", example, "--reservoir", file).stdout
     for text in ("the file's own", "my film", "2 bias × 10 dataset"):
         assert text in printed
@@ -220,12 +220,12 @@ def test_check_says_how_channels_meet_the_other_device(tmp_path: Path) -> None:
     """Twenty-four of a grammar for one input in [-0.5, 0.5], and three of a flow that go further than it takes."""
     file = lab(tmp_path)
     grammar = Experiment(load(EXAMPLES / "elman_grammar/quick.yaml", file))
-    (inputs,) = (row[2] for row in swapped(grammar, grammar).rows if row[0] == "inputs")
+    (inputs,) = (row[2] for row in swapped(grammar, grammar) if row[0] == "inputs")
     assert inputs.startswith("24 channels are spread over 1 input of my film by a mask (uniform, seed 0, times ")
     three = lab(tmp_path, inputs=3)
     loop = {"task.closed_loop": None}
     lorenz = Experiment(load(EXAMPLES / "forecasting/lorenz_short.yaml", three, over=loop))
-    (inputs,) = (row[2] for row in swapped(lorenz, lorenz).rows if row[0] == "inputs")
+    (inputs,) = (row[2] for row in swapped(lorenz, lorenz) if row[0] == "inputs")
     assert inputs == "inputs are scaled into the range of my film (times 0.113, plus 0)"
 
 

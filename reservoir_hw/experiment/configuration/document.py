@@ -8,7 +8,7 @@ from typing import Any
 
 from reservoir_hw.core.configuration import Document, Location
 from reservoir_hw.core.errors import ConfigurationError
-from reservoir_hw.experiment.configuration.varying import varied_keys
+from reservoir_hw.experiment.configuration.varying import places, varied_keys
 
 
 def replace_reservoir(document: Document, file: Document, *, strict: bool = False) -> None:
@@ -18,7 +18,9 @@ def replace_reservoir(document: Document, file: Document, *, strict: bool = Fals
     """
     document.replace("reservoir", file)
     for at in (("vary",), ("sweep", "search")):
-        _without_axis(document, at)
+        if (*at, "reservoir") in [place for _, place in places(document, at)]:
+            _say(document, (*at, "reservoir"), "whole reservoirs in the place of the one that is there now")
+            document.remove((*at, "reservoir"))
     if isinstance(document.data.get("vary"), list):
         _without_keys(document)
     sweep = document.data.get("sweep")
@@ -36,15 +38,6 @@ def replace_reservoir(document: Document, file: Document, *, strict: bool = Fals
 
 def _say(document: Document, place: Location, what: str) -> None:
     document.left_out.append(f"{document.origin(place)}: {'.'.join(map(str, place))}: {what}")
-
-
-def _without_axis(document: Document, at: Location) -> None:
-    axes: Any = document.data
-    for key in at:
-        axes = axes.get(key) if isinstance(axes, dict) else None
-    if isinstance(axes, dict) and "reservoir" in axes:
-        _say(document, (*at, "reservoir"), "whole reservoirs in the place of the one that is there now")
-        document.remove((*at, "reservoir"))
 
 
 def _without_keys(document: Document) -> None:

@@ -131,6 +131,11 @@ class ExperimentConfig(Config):
     )
     sweep: SweepConfig | None = Field(default=None, description="what `reservoir-hw sweep` searches")
 
+    @property
+    def trains_baselines(self) -> bool:
+        """Whether a baseline is trained by gradients."""
+        return any(isinstance(one, TokenModelConfig) for one in self.baselines)
+
 
 @dataclass(frozen=True)
 class Point:
@@ -203,10 +208,8 @@ def parse_experiment(document: Document) -> ExperimentConfig:
         )
     place_hil(document)
     _expand_baselines(document)
-    for place in ((), ("reservoir",), ("sweep",)):
-        section: Any = document.data
-        for key in place:
-            section = section.get(key)
+    data: dict[str, Any] = document.data
+    for section in (data, data.get("reservoir"), data.get("sweep")):
         if isinstance(section, dict):
             expand(section)
     check_places(document)
@@ -361,19 +364,15 @@ def _points(document: Document, config: ExperimentConfig) -> list[Point]:
     own = [{"reservoir": found.reservoir.name, "readout": found.readout.label} for found in configs]
     for values, found, said in zip(values_of, configs, called(values_of, own), strict=True):
         task = found.task.model_dump_json()
-        begins = task not in tasks
-        number = tasks.setdefault(task, len(tasks))
-        baselines_here = _new_baselines(found, baselines)
-        label = _label(found, said, names)
         points.append(
             Point(
                 values,
                 found,
-                label,
+                _label(found, said, names),
                 len(points),
-                task_number=number,
-                begins_task=begins,
-                own_baselines=baselines_here,
+                begins_task=task not in tasks,
+                task_number=tasks.setdefault(task, len(tasks)),
+                own_baselines=_new_baselines(found, baselines),
                 called=said,
                 by_way_of=by_way_of,
             )
@@ -389,17 +388,13 @@ def _by_way_of(points: Sequence[Mapping[str, Any]], document: Document) -> dict[
     """
     section = document.data.get("reservoir")
     knobs = section.get("knobs", {}) if isinstance(section, dict) else {}
-    values_of: dict[str, list[float]] = {}
-    for point in points:
-        for key, value in point.items():
-            name = key.removeprefix("reservoir.knobs.")
-            if name != key and isinstance(value, int | float):
-                values_of.setdefault(name, []).append(float(value))
     found: dict[str, tuple[float, float]] = {}
-    for name, values in values_of.items():
+    for key in dict.fromkeys(key for point in points for key in point if key.startswith("reservoir.knobs.")):
+        name = key.removeprefix("reservoir.knobs.")
+        values = [float(point[key]) for point in points if isinstance(point.get(key), int | float)]
         given = knobs[name].get("approach_from") if isinstance(knobs.get(name), dict) else None
-        begin = min(values) if given is None else float(given)
-        farthest = max(values, key=lambda value, begin=begin: abs(value - begin))
+        begin = min(values, default=0.0) if given is None else float(given)
+        farthest = max(values, key=lambda value, begin=begin: abs(value - begin), default=begin)
         if farthest != begin:
             found[name] = farthest, begin
     return found
@@ -531,10 +526,7 @@ def _with_seeds(model: type[Config]) -> type[Config]:
 
 
 def _kind_of(document: Document, place: tuple[str | int, ...], group: str) -> type[Config]:
-    section: Any = document.data
-    for key in place:
-        section = section[key]
-    name = ".".join(map(str, place))
+    section, name = document.at(place), ".".join(map(str, place))
     if not isinstance(section, dict) or not isinstance(section.get("kind"), str):
         known = ", ".join(sorted(registry.available(group)))
         raise ConfigurationError(f"{document.origin(place)}: {name} needs `kind:`, one of: {known}")

@@ -34,15 +34,10 @@ def one_reservoir(document: Document) -> Document:
 
 def check_places(document: Document) -> None:
     """Raise `ConfigurationError` for a key of `vary` or `sweep.search` that belongs elsewhere or stands there, too."""
-    section = document.data.get("reservoir")
-    own: dict[str, Location] = {}
-    for axes in ("vary", "search"):
-        for key, place in _places(section, ("reservoir", axes)) if isinstance(section, dict) else ():
-            own[f"reservoir.{key}"] = place
+    own = dict([*places(document, ("reservoir", "vary")), *places(document, ("reservoir", "search"))])
     found: dict[str, Location] = {}
     for at in (("vary",), ("sweep", "search")):
-        holder = document.data if at == ("vary",) else document.data.get("sweep")
-        for key, place in _places(holder, at) if isinstance(holder, dict) else ():
+        for key, place in places(document, at):
             _check_key(document, place)
             if key.startswith("reservoir.") and not isinstance(place[-2], int):
                 own_key = key.removeprefix("reservoir.")
@@ -68,27 +63,26 @@ def check_places(document: Document) -> None:
 
 def varied_keys(document: Document, *, at_all_points: bool = False) -> dict[str, Location]:
     """The full keys of everything that varies, or that every point of the experiment sets, and where each stands."""
-    section = document.data.get("reservoir")
     found: dict[str, Location] = {}
-    for holder, at in ((section, ("reservoir", "vary")), (document.data, ("vary",))):
-        if not isinstance(holder, dict):
-            continue
-        axes, prefix = holder.get("vary"), "reservoir." if len(at) > 1 else ""
-        for key, place in _places(holder, at):
-            if not at_all_points or isinstance(axes, dict) or all(key in row for row in axes or ()):
-                found[prefix + key] = place
+    for at in (("reservoir", "vary"), ("vary",)):
+        for key, place in places(document, at):
+            axes = document.at(at)
+            if not at_all_points or isinstance(axes, dict) or all(place[-1] in row for row in axes):
+                found[key] = place
     return found
 
 
-def _places(holder: Mapping[str, Any], at: Location) -> Iterator[tuple[str, Location]]:
-    """The keys of the axes that stand at a place, and where each stands."""
-    axes = holder.get(str(at[-1]))
+def places(document: Document, at: Location) -> Iterator[tuple[str, Location]]:
+    """The full keys of the axes that stand at a place, if any do, and where each stands."""
+    axes: Any = document.data
+    for part in at:
+        axes = axes.get(part) if isinstance(axes, dict) else None
+    prefix = "reservoir." if at[0] == "reservoir" else ""
     if isinstance(axes, dict):
-        yield from ((key, (*at, key)) for key in axes)
+        yield from ((f"{prefix}{key}", (*at, key)) for key in axes)
     elif isinstance(axes, list):
-        yield from (
-            (key, (*at, number, key)) for number, row in enumerate(axes) if isinstance(row, dict) for key in row
-        )
+        rows = ((number, row) for number, row in enumerate(axes) if isinstance(row, dict))
+        yield from ((f"{prefix}{key}", (*at, number, key)) for number, row in rows for key in row)
 
 
 def _check_key(document: Document, place: Location) -> None:
@@ -107,18 +101,12 @@ def _check_key(document: Document, place: Location) -> None:
 def key_names(keys: Iterable[str]) -> dict[str, str]:
     """For each dotted key the shortest end of it that no other key has."""
     parts = {key: key.split(".") for key in keys}
-
-    def end(key: str, count: int) -> str:
-        return ".".join(parts[key][-count:])
-
-    return {
-        key: next(
-            end(key, count)
-            for count in range(1, len(own) + 1)
-            if count == len(own) or all(end(key, count) != end(other, count) for other in parts if other != key)
-        )
-        for key, own in parts.items()
-    }
+    found = {}
+    for key, own in parts.items():
+        others = [other for name, other in parts.items() if name != key]
+        alone = (count for count in range(1, len(own)) if all(own[-count:] != other[-count:] for other in others))
+        found[key] = ".".join(own[-next(alone, len(own)) :])
+    return found
 
 
 def short(value: Any) -> str:

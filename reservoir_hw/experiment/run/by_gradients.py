@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+import json
+import time
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, Self, cast
 
 import numpy as np
 
@@ -13,8 +15,8 @@ from reservoir_hw.core.errors import ConfigurationError, NotSupported, StateLost
 from reservoir_hw.core.files import replace_file
 from reservoir_hw.core.reservoir import Reservoir
 from reservoir_hw.core.reservoir_config import build_reservoir
+from reservoir_hw.core.spec import Counters
 from reservoir_hw.experiment.configuration.experiment import ExperimentConfig, Point
-from reservoir_hw.experiment.run.counted_pieces import CountedPieces
 from reservoir_hw.experiment.run.text_plan import check_training, cost, gradient_of, harvests, held_out_of, prompt_of
 from reservoir_hw.experiment.run.text_training import (
     course,
@@ -25,13 +27,15 @@ from reservoir_hw.experiment.run.text_training import (
     train_on_harvested_states,
     train_on_tokens,
 )
-from reservoir_hw.experiment.run.trainer import Cost, PointRun, Trainer
-from reservoir_hw.experiment.states.record import Recorder
+from reservoir_hw.experiment.run.trainer import Cost, PointRun, Trainer, device_records
+from reservoir_hw.experiment.states.record import recorded
+from reservoir_hw.experiment.states.watch import about_counters, counted
 from reservoir_hw.readout.models.configuration import TokenModelConfig
 from reservoir_hw.tasks.task import Evaluation, Task, Tokens
 
 if TYPE_CHECKING:
     from reservoir_hw.readout.models.token_model import TokenModel
+    from reservoir_hw.readout.training.loop import TrainingResult
 
 VALIDATION = "validation_cross_entropy"
 """The metric by which settings are chosen, so that the test stays unseen."""
@@ -62,14 +66,6 @@ class ByGradients(Trainer):
             check_training(config, model, tokens)
         elif section == "run" and config.run.generate is not None:
             prompt_of(config.run.generate, tokens)
-
-    def check_harvest(self, config: ExperimentConfig) -> None:
-        """Always: the training drives the reservoir."""
-        raise ConfigurationError(
-            f"readout {config.readout.kind} drives its reservoir itself while it is trained: run the experiment "
-            "(training.gradient.keep_states keeps the states of a linear, low_rank or attention readout in the run "
-            "folder)"
-        )
 
     def metrics(self, config: ExperimentConfig, task: Task) -> list[str]:
         """Those of the text, of its validation part, and the number of trained weights."""
@@ -115,9 +111,8 @@ def opened_model(point: Point, task: Tokens, record: str | None = None) -> Itera
                     f"the model drives its reservoir with {channels.count} channels, but the device takes "
                     f"{device.spec.inputs}: change the width of the model, or let `input_mask:` spread its channels"
                 )
-            if record is not None:
-                path = record if len(wanted) == 1 else f"{record}/{number:03d}"
-                stack.enter_context(Recorder(device, path, chunk_steps=point.config.run.chunk_steps))
+            path = record if record is None or len(wanted) == 1 else f"{record}/{number:03d}"
+            stack.enter_context(recorded(device, path, point.config.run.chunk_steps))
             devices.append(device)
         twins = [stack.enter_context(build_reservoir(twin)) for twin in model.twins(channels)]
         context = gradient_of(point.config).options.context
@@ -131,8 +126,6 @@ def _trained(
 
     Its evaluation, its record for the provenance, remarks for the user, and details of its row.
     """
-    from reservoir_hw.readout.training.folder import save_weights
-
     config, files = run.point.config, run.files
     settings, gradient = model_of(config), gradient_of(config)
     files.training.mkdir(parents=True, exist_ok=True)
@@ -141,44 +134,25 @@ def _trained(
     # Where only the readout was trained, it alone is on the accelerator.
     model.to(next(model.readout.parameters()).device)
     run.say("testing")
+    shown = curves(result, gradient.options)
     if task.judged_by_outputs:
         evaluation = run.task.evaluate(outputs_of(model, run.task), model.output_scale)
-        evaluation.arrays.update(curves(result, gradient.options))
+        evaluation.arrays.update(shown)
     else:
-        cross_entropy, accuracy = evaluated(model, task.tokens_test, gradient.options, run)
-        evaluation = task.evaluation_of(cross_entropy, accuracy, curves(result, gradient.options))
-    if len(result.validation_losses):
-        best = result.best_loss if gradient.keep == "best" else None
-        loss = float(result.validation_losses[-1, 1] if best is None else best)
-        held_out = held_out_of(task, gradient.options)
-        if held_out is not None and model.output_scale != "probabilities":
-            loss, _ = evaluated(model, held_out, gradient.options, run)
-        evaluation.metrics[VALIDATION] = loss
-    trained = sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)
-    evaluation.metrics["parameters"] = float(trained)
-    if run.processes.is_first:
-        save_weights(
-            model,
-            files.path_of(files.weights),
-            readout=settings.model_dump(mode="json", serialize_as_any=True),
-            vocabulary=task.vocabulary,
-            tokenizer=Path(files.tokenizer).name,
-            reservoirs=[device.spec.identity.fingerprint for device in counted.devices],
-        )
-        task.tokenizer.save(files.path_of(files.tokenizer))
-    record: dict[str, Any] = {
-        "readout": {"file": files.weights, "tokenizer": files.tokenizer, "kind": settings.kind, "trained": trained},
-        "training": {
-            "folder": str(files.training.relative_to(files.folder)),
-            "steps": result.steps,
-            "stopped_early": result.stopped_early,
-            "best_step": result.best_step,
-            "tokens_per_s": result.tokens_per_s,
-            "drive": drive,
-        },
-        "saturations": [layer.saturations for layer in model.reservoir_layers],
+        evaluation = task.evaluation_of(*evaluated(model, task.tokens_test, gradient.options, run), shown)
+    held_out = held_out_of(task, gradient.options)
+    if held_out is not None and model.output_scale != "probabilities":
+        evaluation.metrics[VALIDATION], _ = evaluated(model, held_out, gradient.options, run)
+    facts = {
+        "vocabulary": task.vocabulary,
+        "tokenizer": Path(files.tokenizer).name,
+        "reservoirs": [device.spec.identity.fingerprint for device in counted.devices],
     }
-    details: dict[str, Any] = {"training": course(result, driving_seconds)}
+    record, details = saved(model, result, evaluation, run, {"tokenizer": files.tokenizer}, driving_seconds, **facts)
+    record["training"]["drive"] = drive
+    record["saturations"] = [layer.saturations for layer in model.reservoir_layers]
+    if run.processes.is_first:
+        task.tokenizer.save(files.path_of(files.tokenizer))
     notes = []
     if any(record["saturations"]):
         layers = ", ".join(f"{count:,}" for count in record["saturations"])
@@ -188,12 +162,101 @@ def _trained(
     if config.run.generate is not None and run.processes.is_first:
         run.say("writing a sample")
         try:
-            sample = sample_of(model, config.run.generate, task)
+            text, overlap, details["sample"] = sample_of(model, config.run.generate, task)
         except (StateLost, NotSupported) as error:
             notes.append(f"{run.label} writes no sample: {error}")
         else:
-            replace_file(files.path_of(files.sample), sample.text + "\n")
-            evaluation.arrays["sample"] = np.array(sample.text)
-            evaluation.metrics.update(sample.overlap)
-            details["sample"] = sample.took
+            replace_file(files.path_of(files.sample), text + "\n")
+            evaluation.arrays["sample"] = np.array(text)
+            evaluation.metrics.update(overlap)
     return evaluation, {**counted.records(), **record}, notes, details
+
+
+def saved(
+    model: Any,
+    result: TrainingResult,
+    evaluation: Evaluation,
+    run: PointRun,
+    beside: Mapping[str, str],
+    driving_seconds: float | None,
+    **facts: Any,
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Save a trained model with these `facts`: its record for the provenance, and details of its row.
+
+    The evaluation gets its validation loss, where it has none yet, and its number of weights. `beside` are files that
+    are kept beside the weights.
+    """
+    from reservoir_hw.readout.training.folder import save_weights
+
+    files, readout = run.files, run.point.config.readout
+    if len(result.validation_losses):
+        best = result.best_loss if gradient_of(run.point.config).keep == "best" else None
+        evaluation.metrics.setdefault(VALIDATION, float(result.validation_losses[-1, 1] if best is None else best))
+    trained = sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)
+    evaluation.metrics["parameters"] = float(trained)
+    if run.processes.is_first:
+        settings = readout.model_dump(mode="json", serialize_as_any=True)
+        save_weights(model, files.path_of(files.weights), readout=settings, **facts)
+    training: dict[str, Any] = {"folder": str(files.training.relative_to(files.folder))}
+    training |= {name: getattr(result, name) for name in ("steps", "stopped_early", "best_step", "tokens_per_s")}
+    record = {
+        "readout": {"file": files.weights, **beside, "kind": readout.kind, "trained": trained},
+        "training": training,
+    }
+    return record, {"training": course(result, driving_seconds)}
+
+
+class CountedPieces:
+    """Keeps the counters of `devices` in the folder of a training, a piece for each process that drove them.
+
+    After `kill -9` what was driven since the last `note` is not counted; `noted` of the piece says when that was.
+    """
+
+    def __init__(self, folder: Path, devices: Sequence[Reservoir], *, writes: bool = True) -> None:
+        self._path, self.devices, self._writes = folder / "devices.json", devices, writes
+        self._earlier: list[dict[str, Any]] = []
+        if self._path.is_file():
+            self._earlier = json.loads(self._path.read_text(encoding="utf-8"))
+        self._started = _now()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.note()
+
+    def note(self) -> None:
+        """Write down what was counted up to now."""
+        if self._writes and self.devices:
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            replace_file(self._path, json.dumps(self._pieces(), indent=1))
+
+    def warnings(self) -> list[str]:
+        """A sentence for each kind of event that was counted, in all pieces."""
+        totals = zip(self._totals(), self.devices, strict=True)
+        return [about for total, device in totals for about in about_counters(total, device.spec)]
+
+    def records(self) -> dict[str, Any]:
+        """As `device_records`, with the counters of all pieces, which are told apart where there are several."""
+        found = device_records(self.devices)
+        pieces = self._pieces()
+        records = [found["reservoir"], *found.get("further_reservoirs", [])] if found else []
+        for number, (record, total) in enumerate(zip(records, self._totals(), strict=True)):
+            record["counters"] = total.as_dict()
+            if self._earlier:
+                record["pieces"] = [{**piece, "counters": piece["counters"][number]} for piece in pieces]
+        return found
+
+    def _pieces(self) -> list[dict[str, Any]]:
+        now = [device.counters.as_dict() for device in self.devices]
+        return [*self._earlier, {"started": self._started, "noted": _now(), "counters": now}]
+
+    def _totals(self) -> list[Counters]:
+        pieces = self._pieces()
+        return [
+            counted({"counters": piece["counters"][number]} for piece in pieces) for number in range(len(self.devices))
+        ]
+
+
+def _now() -> str:
+    return time.strftime("%Y-%m-%dT%H:%M:%S%z")

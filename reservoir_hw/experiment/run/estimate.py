@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
 from reservoir_hw.backends.simulated.memory import in_units
 from reservoir_hw.experiment.configuration.experiment import Point
@@ -31,10 +30,6 @@ class Estimate:
     stored: int = 0
     on_device: DeviceMemory | None = None
 
-    def as_dict(self) -> dict[str, Any]:
-        """Plain numbers, for `--json`."""
-        return asdict(self)
-
     def __str__(self) -> str:
         size = "unknown size" if self.state_bytes is None else in_units(self.state_bytes)
         time = "" if self.hours is None else f", {self.hours:.2g} h of device time"
@@ -55,14 +50,13 @@ def estimate(points: Sequence[tuple[Point, Cost]], *, kept: bool = False) -> Est
     `kept` is for a harvest: only states that are kept count as bytes, and no forecast is made.
     """
     costs = [cost for _, cost in points]
-    steps_of = [cost.device_steps for cost in costs]
     sizes = [cost.state_bytes for cost in costs if cost.state_bytes is not None]
-    periods = [getattr(point.config.reservoir, "step_period_s", None) for point, _ in points]
-    hours = [steps * period / 3600 for steps, period in zip(steps_of, periods, strict=True) if period is not None]
+    periods = [(getattr(point.config.reservoir, "step_period_s", None), cost.device_steps) for point, cost in points]
+    hours = [steps * period / 3600 for period, steps in periods if period is not None]
     on_gpus = [cost.on_device for cost in costs if cost.on_device is not None]
     return Estimate(
         runs=len(points),
-        device_steps=sum(steps_of),
+        device_steps=sum(cost.device_steps for cost in costs),
         chunks=sum(cost.chunks for cost in costs),
         state_bytes=sum(sizes) if len(sizes) == len(points) else None,
         hours=sum(hours) if len(hours) == len(points) else None,

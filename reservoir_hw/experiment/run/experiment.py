@@ -6,7 +6,6 @@ import contextlib
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any, Self
 
@@ -33,16 +32,16 @@ from reservoir_hw.experiment.run.folder import begun_run_folder, new_run_folder,
 from reservoir_hw.experiment.run.in_one_pass import InOnePass, check_recording, harvest_point
 from reservoir_hw.experiment.run.merge import copy_files, keep_arrays, parts_of, records_of
 from reservoir_hw.experiment.run.on_labels import OnLabels
-from reservoir_hw.experiment.run.open_device import OpenDevice, steps_without_opening
+from reservoir_hw.experiment.run.open_device import OpenDevice, left_open
 from reservoir_hw.experiment.run.processes import Processes, joined
 from reservoir_hw.experiment.run.report import write_report
 from reservoir_hw.experiment.run.result import Result, Source, how_it_ended
 from reservoir_hw.experiment.run.trainer import Cost, PointRun, RowFiles, Trainer
-from reservoir_hw.experiment.states.harvest import find_states, store_path
+from reservoir_hw.experiment.states.harvest import store_path
+from reservoir_hw.experiment.states.pace import steps_of_opening
 from reservoir_hw.experiment.states.progress import Progress, StepCounter, shown_progress
 from reservoir_hw.readout.baselines.configuration import BaselineConfig
 from reservoir_hw.readout.configuration import GradientReadoutConfig, StateReadoutConfig
-from reservoir_hw.readout.models.configuration import TokenModelConfig
 from reservoir_hw.tasks.report import by_label, metric_values
 from reservoir_hw.tasks.task import Row, Task
 
@@ -218,9 +217,12 @@ class Experiment:
                                 files = RowFiles(folder, f"baseline-{other.number:03d}")
                                 train(other, task, device, files, records="baselines")
                     for number, other in enumerate(reservoir_baselines(point, task)):
-                        with _said_of(other):
-                            files = RowFiles(folder, f"baseline-of-{point.number:03d}-{number}")
+                        files = RowFiles(folder, f"baseline-of-{point.number:03d}-{number}")
+                        try:
                             train(other, task, device, files, records="baselines")
+                        except ReservoirError as error:
+                            error.add_note(f"this was the baseline {other.label}")
+                            raise
                     more = {"others": sharing.get(point.number, ()), "found": found, "accept_change": accept_change}
                     train(point, task, device, RowFiles(folder, point.number, self._recording(point)), **more)
                     if on_row is not None:
@@ -296,8 +298,8 @@ class Experiment:
         for point, part in zip(self.points, parts, strict=True):
             copy_files(part, folder)
             result.rows += part.rows
-            outputs, task = folder / RowFiles(folder, point.number).outputs, self.task_of(point)
-            result.sources[len(result.rows) - 1] = Source(task, outputs, partial(find_states, point, task))
+            outputs = folder / RowFiles(folder, point.number).outputs
+            result.sources[len(result.rows) - 1] = Source(point, self.task_of(point), outputs)
             for warning in part.warnings:
                 result.warn(warning)
         self._write(folder, resolved)
@@ -326,7 +328,10 @@ class Experiment:
                         )
         for point, task in {id(task): (point, task) for point, task in points}.values():
             with self._naming("task"):
-                self._check_scores(point, task)
+                try:
+                    _trainer(point).metrics(point.config, task)
+                except ReservoirError as error:
+                    raise ConfigurationError(f"its test cannot be scored: {error}") from error
             for baseline in self.config.baselines:
                 if isinstance(baseline, BaselineConfig):
                     with self._naming("baselines"):
@@ -344,16 +349,12 @@ class Experiment:
                     )
         for point, task in points:
             with self._naming("baselines"):
-                for baseline in reservoir_baselines(point, task):
-                    _check_reservoir(baseline, task)
+                baselines = reservoir_baselines(point, task)
+            for baseline in baselines:
+                with self._naming("baselines", f"{baseline.config.reservoir.name}: "):
+                    for section in ("reservoir", "readout", "training"):
+                        _trainer(baseline).check(section, baseline.config, task)
         return points
-
-    def _check_scores(self, point: Point, task: Task) -> None:
-        """Raise `ConfigurationError` if even the right answers could not be judged."""
-        try:
-            _trainer(point).metrics(point.config, task)
-        except ReservoirError as error:
-            raise ConfigurationError(f"its test cannot be scored: {error}") from error
 
     def _folder(self, resolved: dict[str, Any]) -> Path:
         """The run folder: a new one, or that of a run that is gone on with."""
@@ -361,8 +362,8 @@ class Experiment:
         if resume is None:
             number = self.config.run.point
             return new_run_folder(self.config.run.folder, self.name if number is None else f"{self.name}-{number:03d}")
-        trained = any(isinstance(one, TokenModelConfig) for one in self.config.baselines)
-        if not trained and not any(isinstance(point.config.readout, GradientReadoutConfig) for point in self.points):
+        readouts = [point.config.readout for point in self.points]
+        if not self.config.trains_baselines and not any(isinstance(one, GradientReadoutConfig) for one in readouts):
             raise ConfigurationError(
                 f"{self._document.origin(('run', 'resume'))}: run.resume goes on with a training by gradients, "
                 "and there is none; states of a device are kept by `reservoir-hw harvest`"
@@ -373,22 +374,28 @@ class Experiment:
         """Every point whose states have a store of their own, after the checks."""
         points = self._checked_points()
         for point in self.points:
-            try:
-                _trainer(point).check_harvest(point.config)
-            except ConfigurationError as error:
-                raise ConfigurationError(f"{self._document.origin(('readout',))}: {error}") from None
+            if not isinstance(_trainer(point), InOnePass):
+                of_text = (
+                    " (training.gradient.keep_states keeps the states of a linear, low_rank or attention readout in "
+                    "the run folder)"
+                )
+                raise ConfigurationError(
+                    f"{self._document.origin(('readout',))}: readout {point.config.readout.kind} drives its reservoir "
+                    "itself while it is trained: run the experiment"
+                    f"{of_text if isinstance(_trainer(point), ByGradients) else ''}"
+                )
         if self.config.run.states is None:
             raise ConfigurationError("run.states is null: give the folder in which harvested states are to lie")
         return list({store_path(point, task): (point, task) for point, task in points}.values())
 
     @contextlib.contextmanager
-    def _naming(self, section: str) -> Iterator[None]:
-        """A section that does not fit is named with the place that it came from."""
+    def _naming(self, section: str, which: str = "") -> Iterator[None]:
+        """A section that does not fit is named with the place that it came from, and `which` of several it is."""
         try:
             yield
         except ConfigurationError as error:
             place = (section, str(error).partition(":")[0])
-            raise ConfigurationError(f"{self._document.origin(place)}: {section}: {error}") from None
+            raise ConfigurationError(f"{self._document.origin(place)}: {section}: {which}{error}") from None
 
     def _recording(self, point: Point) -> str | None:
         """Where the drives of a point are recorded: points of a grid each in a folder of their own."""
@@ -402,13 +409,10 @@ class Experiment:
         What an earlier harvest has is kept, whatever ended it; points that share their states share a store. A device
         that reports other settings than before is an error, without `accept_change`: why it may.
         """
-        if progress is None:
-            with shown_progress() as progress:
-                return self.harvest(progress, accept_change=accept_change)
         points = self._points_to_harvest()
         sizes = [cost.progress_steps for _, cost in _costs(points, harvest=True)]
-        counter = StepCounter(progress, sum(sizes))
-        with OpenDevice() as device:
+        with shown_progress(progress) as shown, OpenDevice() as device:
+            counter = StepCounter(shown, sum(sizes))
             return [
                 harvest_point(point, task, steps, counter, device, accept_change)
                 for (point, task), steps in zip(points, sizes, strict=True)
@@ -441,15 +445,18 @@ def _costs(points: Sequence[tuple[Point, Task]], *, harvest: bool = False) -> li
     nothing = {"device_steps": 0, "progress_steps": 0, "state_bytes": 0, "chunks": 0, "bursts": 0}
     costs: list[tuple[Point, Cost]] = []
     drives: set[str | None] = set()
+    is_open_for = ""
     for point, task in points:
         cost, drive = _trainer(point).cost(point, task, harvest=harvest), _trainer(point).drive_of(point, task)
-        costs.append((point, replace(cost, **nothing) if drive in drives else cost))
+        if drive in drives:
+            cost = replace(cost, **nothing)
+        elif cost.progress_steps and not cost.stored:
+            before, is_open_for = is_open_for, left_open(point, task)
+            saved = steps_of_opening(point.config.reservoir) if before and before == is_open_for else 0
+            steps = cost.device_steps - saved
+            cost = replace(cost, device_steps=steps, progress_steps=cost.progress_steps - saved)
+        costs.append((point, cost))
         drives |= {drive} - {None}
-    driven = [at for at, (_, cost) in enumerate(costs) if cost.progress_steps and not cost.stored]
-    for at, saved in zip(driven, steps_without_opening([points[at] for at in driven]), strict=True):
-        point, cost = costs[at]
-        less = {"device_steps": cost.device_steps - saved, "progress_steps": cost.progress_steps - saved}
-        costs[at] = point, replace(cost, **less) if saved else cost
     return costs
 
 
@@ -497,25 +504,6 @@ def _best_kept(result: Result) -> Iterator[None]:
         stay = [(kept[id(row)], record) for row, record in zip(rows, records[earlier:], strict=True) if id(row) in kept]
         result.rows[before:] = [row for row, _ in stay]
         records[earlier:] = [record for _, record in stay]
-
-
-@contextlib.contextmanager
-def _said_of(baseline: Point) -> Iterator[None]:
-    """An error says that it is one of a baseline."""
-    try:
-        yield
-    except ReservoirError as error:
-        error.add_note(f"this was the baseline {baseline.label}")
-        raise
-
-
-def _check_reservoir(baseline: Point, task: Task) -> None:
-    """What is checked of the sections of a point, of a point with a baseline in the place of its reservoir."""
-    try:
-        for section in ("reservoir", "readout", "training"):
-            _trainer(baseline).check(section, baseline.config, task)
-    except ConfigurationError as error:
-        raise ConfigurationError(f"{baseline.config.reservoir.name}: {error}") from None
 
 
 def _trained_baselines(points: Sequence[tuple[Point, Task]]) -> list[tuple[Point, Task]]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from reservoir_hw.core.figure_style import one_panel, panels
-from reservoir_hw.tasks.report import REPETITIONS, spread_of
+from reservoir_hw.tasks.report import REPETITIONS, metric_values, spread_of
 from reservoir_hw.tasks.task import Row, Task
 
 if TYPE_CHECKING:
@@ -25,12 +25,12 @@ _MAIN, _BEST = "#26547c", "#d1495b"
 def vary_figures(task: Task, rows: Sequence[Row]) -> dict[str, Figure]:
     """`vary`: the task's score over one or two keys, means over everything that is a repetition; else nothing."""
     rows = [row for row in rows if not row.details.get("baseline")]
-    named = {frozenset(_varied(row)) for row in rows}
-    if len(named) > 1:
+    if len({frozenset(_varied(row)) for row in rows}) != 1:
         # Rows that name different keys differ in more than what an axis would show.
         return {}
-    keys = _keys(rows)
-    rows = [row for row in rows if task.score in row.evaluation.metrics and all(key in row.point for key in keys)]
+    # With several values; those of repetitions are none.
+    keys = [key for key in _varied(rows[0]) if len({_name(row.point[key]) for row in rows}) > 1]
+    rows = [row for row in rows if task.score in row.evaluation.metrics]
     sections = any(isinstance(row.point[key], dict) for row in rows for key in keys)
     if not rows or sections or not 1 <= len(keys) <= 2:
         return {}
@@ -41,26 +41,19 @@ def _varied(row: Row) -> list[str]:
     return [key for key in row.point if key.rpartition(".")[2] not in REPETITIONS]
 
 
-def _keys(rows: Sequence[Row]) -> list[str]:
-    """Keys with several values that are no repetitions."""
-    found = dict.fromkeys(key for row in rows for key in _varied(row))
-    return [key for key in found if len({_name(row.point[key]) for row in rows if key in row.point}) > 1]
-
-
 def _curve(task: Task, rows: Sequence[Row], key: str) -> Figure:
     figure, axes = one_panel(7.5, 4.0)
     values = _values(rows, key)
-    groups = [_scores(task, [row for row in rows if row.point[key] == value]) for value in values]
-    at, names = _places(values)
-    means = np.array([group.mean() for group in groups])
-    said = []
+    groups = [[row for row in rows if row.point[key] == value] for value in values]
+    means, said = np.array([metric_values(group, task.score).mean() for group in groups]), []
+    numbers = all(_is_number(value) for value in values)
+    at = np.array(values if numbers else range(len(values)), dtype=float)
     if len(rows) > len(values):
         for place, group in zip(at, groups, strict=True):
-            axes.plot(np.full(len(group), place), group, "o", color="0.7", markersize=3)
+            axes.plot(np.full(len(group), place), metric_values(group, task.score), "o", color="0.7", markersize=3)
         said.append("grey: single runs")
     axes.plot(at, means, "o-", color=_MAIN, linewidth=1.2, markersize=5)
-    spreads = [spread_of([row for row in rows if row.point[key] == value], task.score) for value in values]
-    of_device = [spread.of_device if spread else None for spread in spreads]
+    of_device = [spread.of_device if (spread := spread_of(group, task.score)) else None for group in groups]
     if any(one is not None for one in of_device):
         lengths = [one or 0.0 for one in of_device]
         axes.errorbar(at, means, yerr=lengths, fmt="none", ecolor=_MAIN, capsize=3, linewidth=1.2)
@@ -69,9 +62,9 @@ def _curve(task: Task, rows: Sequence[Row], key: str) -> Figure:
         best = _best(task, means)
         axes.plot(at[best], means[best], "o", color=_BEST, markersize=10, markerfacecolor="none", markeredgewidth=1.5)
         said.append(f"ring: the best, {means[best]:.3g}")
-    if names:
-        axes.set_xticks(at, names)
-    elif _logarithmic(at):
+    if not numbers:
+        axes.set_xticks(at, [_name(value) for value in values])
+    elif 0 < at[0] * _LOGARITHMIC < at[-1]:
         axes.set_xscale("log")
     axes.set(xlabel=_axis(rows, key), ylabel=task.score)
     remark = f"({'; '.join(said)})" if said else ""
@@ -83,15 +76,12 @@ def _curve(task: Task, rows: Sequence[Row], key: str) -> Figure:
 def _map(task: Task, rows: Sequence[Row], across: str, up: str) -> Figure:
     x, y = _values(rows, across), _values(rows, up)
     means = np.full((len(y), len(x)), np.nan)
-    for i, b in enumerate(y):
-        for j, a in enumerate(x):
-            cell = [row for row in rows if row.point[across] == a and row.point[up] == b]
-            if cell:
-                means[i, j] = _scores(task, cell).mean()
+    for i, j in np.ndindex(means.shape):
+        if cell := [row for row in rows if row.point[across] == x[j] and row.point[up] == y[i]]:
+            means[i, j] = metric_values(cell, task.score).mean()
     figure, axes = one_panel(2.4 + max(3.0, 0.62 * len(x)), 1.6 + max(2.0, 0.42 * len(y)))
     colours = "viridis" if task.larger_is_better else "viridis_r"
-    positive = np.nanmin(means) > 0 and np.nanmax(means) > _LOGARITHMIC * np.nanmin(means)
-    norm = "log" if positive else "linear"
+    norm = "log" if 0 < np.nanmin(means) * _LOGARITHMIC < np.nanmax(means) else "linear"
     image = axes.imshow(means, norm=norm, cmap=colours, origin="lower", aspect="auto")
     figure.colorbar(image, ax=axes, label=task.score)
     if means.size <= _MOST_NUMBERS:
@@ -124,21 +114,6 @@ def _axis(rows: Sequence[Row], key: str) -> str:
     return f"{key} ({unit})" if unit else key
 
 
-def _places(values: Sequence[Any]) -> tuple[np.ndarray, list[str]]:
-    """Where values lie on an axis, and their names if they are no numbers."""
-    if all(_is_number(value) for value in values):
-        return np.array(values, dtype=float), []
-    return np.arange(len(values), dtype=float), [_name(value) for value in values]
-
-
-def _logarithmic(at: np.ndarray) -> bool:
-    return bool(at[0] > 0 and at[-1] > _LOGARITHMIC * at[0])
-
-
-def _scores(task: Task, rows: Sequence[Row]) -> np.ndarray:
-    return np.array([row.evaluation.metrics[task.score] for row in rows])
-
-
 def _comparable(*keys: str) -> bool:
     """Whether all have the same task, so that one may be the best."""
     return not any(key.startswith("task.") for key in keys)
@@ -159,7 +134,6 @@ def _name(value: Any) -> str:
 # ---- What the monitors of a device read during a run, over time. Needs the `report` extra.
 
 
-_COLOUR, _LIMIT = "#26547c", "#d1495b"
 # From so many seconds on, hours are shown, and from so many on, minutes.
 _HOURS, _MINUTES = 7200.0, 300.0
 
@@ -178,17 +152,13 @@ def monitor_figures(rows: Sequence[Mapping[str, Any]]) -> dict[str, Figure]:
         return {}
     begin = min(min(readings[name]) for name in shown)
     length = max(max(readings[name]) for name in shown) - begin
-    unit, seconds = next(
-        one
-        for one in (("h", 3600.0), ("min", 60.0), ("s", 1.0))
-        if length >= {"h": _HOURS, "min": _MINUTES}.get(one[0], 0)
-    )
+    unit, seconds = ("h", 3600.0) if length >= _HOURS else ("min", 60.0) if length >= _MINUTES else ("s", 1.0)
     figure, grid = panels(7.5, 0.8 + 2.0 * len(shown), len(shown), 1, sharex=True, squeeze=False)
     for axes, name in zip(grid[:, 0], shown, strict=True):
         times = np.array(sorted(readings[name]))
-        axes.plot((times - begin) / seconds, [readings[name][at] for at in times], ".-", color=_COLOUR, linewidth=1)
+        axes.plot((times - begin) / seconds, [readings[name][at] for at in times], ".-", color=_MAIN, linewidth=1)
         for limit in found[name]["limits"] or ():
-            axes.axhline(limit, color=_LIMIT, linestyle="--", linewidth=1)
+            axes.axhline(limit, color=_BEST, linestyle="--", linewidth=1)
         axes.set_ylabel(f"{name} ({found[name]['unit']})" if found[name]["unit"] else name)
     grid[0, 0].set_title("What was read beside the states (dashed: limits)", loc="left", fontsize=11)
     grid[-1, 0].set_xlabel(f"time since the first reading ({unit})")

@@ -12,7 +12,7 @@ import numpy as np
 
 from reservoir_hw.core.configuration import Document
 from reservoir_hw.core.errors import ConfigurationError
-from reservoir_hw.core.files import replace_file
+from reservoir_hw.core.files import replace_file, replacing
 from reservoir_hw.core.provenance import Difference, as_plain, first_change
 
 
@@ -92,15 +92,19 @@ def write_json(path: Path, value: Any) -> None:
 
 def write_array(path: Path, array: np.ndarray) -> None:
     """An npy file."""
-    content = io.BytesIO()
-    np.save(content, array)
-    replace_file(path, content.getvalue())
+    with replacing(path) as partial, partial.open("wb") as file:
+        np.save(file, array)
 
 
-def write_yaml(path: Path, value: dict[str, Any]) -> None:
+def to_yaml(value: dict[str, Any]) -> str:
     """YAML in the order of the keys; `reservoir-hw run` can read it again."""
     from ruamel.yaml import YAML
 
     text = io.StringIO()
     YAML().dump(value, text)
-    replace_file(path, text.getvalue())
+    return text.getvalue()
+
+
+def write_yaml(path: Path, value: dict[str, Any]) -> None:
+    """As `to_yaml`."""
+    replace_file(path, to_yaml(value))

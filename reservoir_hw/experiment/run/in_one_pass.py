@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from functools import partial
 from typing import Any, cast
 
 import numpy as np
@@ -56,13 +56,12 @@ from reservoir_hw.experiment.states.pace import (
     steps_driven,
     steps_of_opening,
 )
-from reservoir_hw.experiment.states.plan import Burst, DriveChunk, goes_on, plan_of, steps_needed
+from reservoir_hw.experiment.states.plan import Burst, DriveChunk, goes_on, kept, plan_of
 from reservoir_hw.experiment.states.progress import StepCounter, following
-from reservoir_hw.experiment.states.record import Recorder
+from reservoir_hw.experiment.states.record import recorded
 from reservoir_hw.experiment.states.resuming import about_interruptions, changes_since, in_words
 from reservoir_hw.experiment.states.watch import StateWatch, about_counters, counted
 from reservoir_hw.readout.configuration import GradientReadoutConfig, Readout
-from reservoir_hw.readout.models.configuration import TokenModelConfig
 from reservoir_hw.readout.own.configuration import TorchConfig
 from reservoir_hw.tasks.task import Task
 
@@ -97,7 +96,7 @@ class InOnePass(Trainer):
             gradient = check_gradient(config, "gradient: {epochs: 50, context: 64}")
             refuse_options_of_texts(config, "states that are held in memory")
             cast(TorchConfig, readout).check_options(gradient.options)
-        elif section == "training" and config.training.gradient is not None and not _trains_baselines(config):
+        elif section == "training" and config.training.gradient is not None and not config.trains_baselines:
             raise ConfigurationError(
                 f"gradient: readout {readout.kind} is not trained by gradients; remove it, or take one of the "
                 "readouts linear, low_rank, attention and laerc for texts, gates and gru for sequences with labels, "
@@ -116,25 +115,23 @@ class InOnePass(Trainer):
         """From the plan. Of a harvest only states that are kept count as bytes, and no forecast is made."""
         reservoir = point.config.reservoir
         if not harvest and (store := _harvest_of(point, task)) and store.complete:
-            read = [chunk for burst in harvest_plan(point, task, store) for chunk in burst.chunks if chunk.place]
             forecast = driven_by(reservoir).forecasts(task) + steps_of_opening(reservoir) if task.closed_loop else 0
-            return Cost(forecast, sum(chunk.steps for chunk in read) + forecast, 0, stored=True)
+            read = sum(chunk.steps for chunk in kept(harvest_plan(point, task, store)))
+            return Cost(forecast, read + forecast, 0, stored=True)
         plan = planned(point, task)
         chunks = [chunk for burst in plan for chunk in burst.chunks]
-        bursts = sum(
-            reservoir.bursts(chunk.steps, continued=number > 0)
-            for burst in plan
-            for number, chunk in enumerate(burst.chunks)
-        )
-        needed = steps_needed(point, task)
+        bursts = sum(reservoir.bursts(chunk.steps, continued=at > 0) for b in plan for at, chunk in enumerate(b.chunks))
         steps = steps_of_opening(reservoir) + steps_driven(point, task, forecasts=not harvest)
         nodes = getattr(reservoir.for_inputs(task.channels), "nodes", None)
-        written = sum(chunk.steps for chunk in chunks if chunk.place is not None) if harvest else needed
+        states = sum(chunk.steps for chunk in (kept(plan) if harvest else chunks))
+        if task.closed_loop and not harvest:
+            starts, warmup = task.test.inputs.shape[:2]
+            states += starts * (warmup + task.test.targets.shape[1] - 1)
         width = 8 if getattr(reservoir, "dtype", "float32") == "float64" else 4
         on_device = None
         if isinstance(reservoir, SimulatedConfig) and getattr(reservoir, "device", "cpu") != "cpu":
             on_device = device_memory(reservoir.for_inputs(task.channels), plan, task.outputs)
-        state_bytes = None if nodes is None else written * nodes * width
+        state_bytes = None if nodes is None else states * nodes * width
         updates = 0
         if isinstance(point.config.readout, TorchConfig) and not harvest:
             options = gradient_of(point.config).options
@@ -145,7 +142,7 @@ class InOnePass(Trainer):
         """Take the states of a harvest if it is whole; else, and for a forecast, open the device."""
         point, task = run.point, run.task
         if point.number in run.found:
-            _keep(run, run.found.pop(point.number))
+            run.found.pop(point.number)(run)
             return
         drive = [point, *run.others]
         store = _harvested(run)
@@ -161,8 +158,7 @@ class InOnePass(Trainer):
             return
         run.say("opening")
         with run.device.of(point, task) as reservoir:
-            with run.on([reservoir]), contextlib.ExitStack() as recording:
-                recording.enter_context(_recorded(run, reservoir))
+            with run.on([reservoir]), recorded(reservoir, run.files.record, point.config.run.chunk_steps):
                 on_steps = following([reservoir], run.add)
                 whole = 0
                 bursts, begun = ([], None) if store is not None else _paced(run, reservoir)
@@ -177,7 +173,8 @@ class InOnePass(Trainer):
                 else:
                     repetitions = point.config.training.repetitions
                     # Of a device that says how it is driven only now the estimate was another one.
-                    whole = run.device.opening_steps + _steps(reservoir, bursts, task)
+                    of = driven_on(reservoir)
+                    whole = run.device.opening_steps + of.bursts(bursts) + of.forecasts(task)
                     estimated = self.cost(point, task).progress_steps
                     if run.device.was_open:
                         estimated -= steps_of_opening(point.config.reservoir)
@@ -214,22 +211,6 @@ def _preparing(run: PointRun, nodes: int) -> Prepare:
             own.folder, own.progress = files.training, lambda now: run.say(now.standing)
 
     return prepare
-
-
-@dataclass(frozen=True)
-class _Found:
-    """A trained readout and its outputs, with the record of its device; kept when it is the turn of its point."""
-
-    readout: Readout
-    outputs: np.ndarray
-    device: dict[str, Any]
-    warnings: Sequence[str]
-
-
-def _steps(reservoir: Reservoir, bursts: Sequence[Burst], task: Task) -> int:
-    """Steps of an open device for a plan, and the forecast that follows where there is one."""
-    of = driven_on(reservoir)
-    return of.bursts(bursts) + (of.forecasts(task) if task.closed_loop else 0)
 
 
 def _paced(run: PointRun, reservoir: Reservoir) -> tuple[list[Burst], np.ndarray | None]:
@@ -290,14 +271,9 @@ def harvest_point(
                 log.warning("%s", about)
             whole = device.opening_steps + driven_on(reservoir).bursts(bursts)
             counter.total += whole - steps
-            driven_yet = counter.done - before
-            first = 0 if begun is None else begun.shape[1]
-
-            def ahead(missing: int) -> None:
-                # What earlier processes have driven counts as if it had been driven at once.
-                counter.add(whole - missing - driven_yet + first)
-
-            harvest(reservoir, bursts, store, on_steps, accept_change=accept_change, begun=begun, ahead=ahead)
+            # What earlier processes have driven counts as if it had been driven at once.
+            counter.add(sum(chunk.steps for chunk in kept(bursts)[: store.committed]))
+            harvest(reservoir, bursts, store, on_steps, accept_change=accept_change, begun=begun)
             # Instruments play more than is counted where a run takes several bursts.
             counter.add(whole - (counter.done - before))
             return store
@@ -397,10 +373,6 @@ def check_recording(point: Point, task: Task) -> None:
                     ) from error
 
 
-def _trains_baselines(config: ExperimentConfig) -> bool:
-    return any(isinstance(one, TokenModelConfig) for one in config.baselines)
-
-
 def _harvest_of(point: Point, task: Task) -> StateStore | None:
     """What an earlier harvest of this point has, unless the point is to be driven in any case."""
     settings = point.config.run
@@ -412,12 +384,6 @@ def _stored(run: PointRun, store: StateStore) -> Iterator[tuple[DriveChunk, np.n
     return stored(store, bursts, run.add, repetitions=run.point.config.training.repetitions)
 
 
-def _recorded(run: PointRun, reservoir: Reservoir) -> contextlib.AbstractContextManager[Any]:
-    if run.files.record is None:
-        return contextlib.nullcontext()
-    return Recorder(reservoir, run.files.record, chunk_steps=run.point.config.run.chunk_steps)
-
-
 def _keep_all(
     run: PointRun,
     drive: Sequence[Point],
@@ -426,20 +392,19 @@ def _keep_all(
     warnings: Sequence[str],
 ) -> None:
     """Keep what was found for the first point of a drive, which speaks for all, and of the others at their turn."""
+    run.warn(warnings)
     for point, (readout, outputs) in zip(drive, found, strict=True):
-        run.found[point.number] = _Found(readout, outputs, device, warnings)
-        warnings = ()
-    _keep(run, run.found.pop(run.point.number))
+        run.found[point.number] = partial(_keep, readout=readout, outputs=outputs, device=device)
+    run.found.pop(run.point.number)(run)
 
 
-def _keep(run: PointRun, found: _Found) -> None:
-    run.warn(found.warnings)
-    evaluation = run.task.evaluate(found.outputs, "scores")
-    found.readout.save(run.files.path_of(run.files.weights))
-    write_array(run.files.path_of(run.files.outputs), found.outputs)
+def _keep(run: PointRun, readout: Readout, outputs: np.ndarray, device: dict[str, Any]) -> None:
+    evaluation = run.task.evaluate(outputs, "scores")
+    readout.save(run.files.path_of(run.files.weights))
+    write_array(run.files.path_of(run.files.outputs), outputs)
     files = {"file": run.files.weights, "outputs": run.files.outputs}
-    record = {"reservoir": found.device, "readout": {**files, **found.readout.report_}, "ranges": run.task.ranges}
+    record = {"reservoir": device, "readout": {**files, **readout.report_}, "ranges": run.task.ranges}
     if run.task.test.lengths is not None:
         record["test_lengths"] = np.asarray(run.task.test.lengths).tolist()
     run.keep(evaluation, record)
-    run.result.readout = found.readout
+    run.result.readout = readout

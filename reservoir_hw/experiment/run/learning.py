@@ -28,11 +28,7 @@ def trained(
     points: Sequence[Point], task: Task, states: States, prepare: Prepare | None = None
 ) -> list[tuple[Readout, np.ndarray]]:
     """For each point a readout, trained on the chunks of the training, and its outputs for those of the test."""
-    learners = [_Learner(point, task, prepare=prepare) for point in points]
-    for chunk, answer in states:
-        for learner in learners:
-            learner.take(chunk, answer)
-    return [learner.finish() for learner in learners]
+    return _taught([_Learner(point, task, prepare=prepare) for point in points], states)
 
 
 def judged(
@@ -43,6 +39,11 @@ def judged(
     A readout that keeps learning begins the test as its training left it.
     """
     learners = [_Learner(point, task, copy.deepcopy(readout)), *([_Learner(point, task)] if refit else [])]
+    return _taught(learners, states)
+
+
+def _taught(learners: Sequence[_Learner], states: States) -> list[tuple[Readout, np.ndarray]]:
+    """The readouts with their outputs, after a whole drive."""
     for chunk, answer in states:
         for learner in learners:
             learner.take(chunk, answer)
@@ -56,7 +57,8 @@ class _Learner:
         self, point: Point, task: Task, trained: Readout | None = None, prepare: Prepare | None = None
     ) -> None:
         self._point, self._task = point, task
-        self._readout, self._outputs = trained or untrained(point), _no_outputs(task)
+        self._readout = trained or untrained(point)
+        self._outputs = np.zeros(task.test.targets.shape, dtype=np.float32)
         self._learns_last = trained is None and gathers(self._readout)
         if prepare is not None:
             prepare(point, self._readout)
@@ -84,7 +86,10 @@ class _Learner:
         """After the last chunk."""
         if self._learns_last:
             self._readout.solve()
-        for chunk, states in _as_read(self._readout, self._task, self._waiting):
+        chunks: States = self._waiting
+        if gathers(self._readout) and self._readout.mixes_positions:
+            chunks = in_whole(self._task.test, chunks)
+        for chunk, states in chunks:
             _test(self._point, self._task, self._readout, chunk, states, self._outputs)
         return self._readout, self._outputs
 
@@ -97,21 +102,14 @@ def evaluations(
     Each item is a whole drive of the plan; of a training the test chunks are passed over, and of a test those of the
     training. A readout that keeps learning begins every test as its training left it.
     """
-    readouts = []
+    readouts: list[Readout] = []
     for states in trainings:
-        readouts.append(untrained(point))
-        for chunk, answer in states:
-            if chunk.split == "train":
-                learn(readouts[-1], task, chunk, answer)
-        readouts[-1].solve()
+        learned_from = ((chunk, answer) for chunk, answer in states if chunk.split == "train")
+        readouts.append(trained([point], task, learned_from)[0][0])
     judged: list[list[Evaluation]] = [[] for _ in readouts]
     for states in tests:
-        tested = [(copy.deepcopy(readout), _no_outputs(task)) for readout in readouts]
-        answers = ((chunk, answer) for chunk, answer in states if chunk.split == "test")
-        for chunk, answer in _as_read(readouts[0], task, answers):
-            for readout, outputs in tested:
-                _test(point, task, readout, chunk, answer, outputs)
-        for found, (_, outputs) in zip(judged, tested, strict=True):
+        learners = [_Learner(point, task, copy.deepcopy(readout)) for readout in readouts]
+        for found, (_, outputs) in zip(judged, _taught(learners, states), strict=True):
             found.append(task.evaluate(outputs, "scores"))
     return judged
 
@@ -123,15 +121,6 @@ def untrained(point: Point) -> Readout:
     if isinstance(point.config.readout, GradientReadoutConfig):
         cast(Any, readout).options = gradient_of(point.config).options
     return readout
-
-
-def _as_read(readout: Readout, task: Task, chunks: States) -> States:
-    """The chunks of the test as the readout takes them."""
-    return in_whole(task.test, chunks) if gathers(readout) and readout.mixes_positions else chunks
-
-
-def _no_outputs(task: Task) -> np.ndarray:
-    return np.zeros(task.test.targets.shape, dtype=np.float32)
 
 
 def _test(point: Point, task: Task, readout: Readout, chunk: DriveChunk, states: Any, outputs: np.ndarray) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 import shutil
 from collections.abc import Sequence
@@ -13,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from reservoir_hw.core.errors import ConfigurationError
-from reservoir_hw.core.files import replace_file
+from reservoir_hw.core.files import replacing
 from reservoir_hw.experiment.run.folder import change_since, point_of
 from reservoir_hw.experiment.run.result import Result
 from reservoir_hw.tasks.task import Evaluation, Row
@@ -38,10 +37,9 @@ def keep_arrays(result: Result) -> None:
     """Keep the arrays of all rows in the run folder, as the figures of the merged result need them."""
     (result.folder / "arrays").mkdir(exist_ok=True)
     for number, row in enumerate(result.rows):
-        content = io.BytesIO()
         arrays: dict[str, Any] = row.evaluation.arrays
-        np.savez(content, **arrays)
-        replace_file(_arrays(result.folder, number), content.getvalue())
+        with replacing(_arrays(result.folder, number)) as partial, partial.open("wb") as file:
+            np.savez(file, **arrays)
 
 
 def parts_of(folders: Sequence[Path], resolved: dict[str, Any], points: int) -> list[Part]:

@@ -4,21 +4,19 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, cast
 
 import numpy as np
 
-from reservoir_hw.core.errors import ConfigurationError
 from reservoir_hw.core.reservoir import Reservoir
 from reservoir_hw.core.reservoir_config import build_reservoir
 from reservoir_hw.experiment.configuration.experiment import ExperimentConfig, Point
-from reservoir_hw.experiment.run.by_gradients import VALIDATION
-from reservoir_hw.experiment.run.counted_pieces import CountedPieces
+from reservoir_hw.experiment.run.by_gradients import VALIDATION, CountedPieces, saved
 from reservoir_hw.experiment.run.folder import write_array
 from reservoir_hw.experiment.run.text_plan import check_gradient_alone, gradient_of, refuse_options_of_texts
-from reservoir_hw.experiment.run.text_training import course, told
+from reservoir_hw.experiment.run.text_training import told
 from reservoir_hw.experiment.run.trainer import Cost, PointRun, Trainer
-from reservoir_hw.experiment.states.record import Recorder
+from reservoir_hw.experiment.states.record import recorded
 from reservoir_hw.readout.models.classifier_configuration import ClassifierConfig
 from reservoir_hw.tasks.task import Split, Task
 
@@ -42,12 +40,6 @@ class OnLabels(Trainer):
         elif section == "training":
             check_gradient_alone(config, "gradient: {epochs: 10, batch: 32}")
             refuse_options_of_texts(config, "whole sequences", "context")
-
-    def check_harvest(self, config: ExperimentConfig) -> None:
-        """Always: the training drives the reservoir."""
-        raise ConfigurationError(
-            f"readout {config.readout.kind} drives its reservoir itself while it is trained: run the experiment"
-        )
 
     def metrics(self, config: ExperimentConfig, task: Task) -> list[str]:
         """Those of the task, of what is held out, and the number of trained weights."""
@@ -85,22 +77,19 @@ def opened_classifier(
     point: Point, task: Task, record: str | None = None
 ) -> Iterator[tuple[SequenceClassifier, list[Reservoir]]]:
     """The untrained model of a point around its open reservoir, and the reservoir without its twin."""
-    config = point.config
-    model = _model_of(config)
+    model, config = _model_of(point.config), point.config
     with contextlib.ExitStack() as stack:
         wanted = [*model.reservoirs(config.reservoir, task.channels), *model.twins(task.channels)]
         opened = [stack.enter_context(build_reservoir(one)) for one in wanted]
-        if record is not None and opened:
-            stack.enter_context(Recorder(opened[0], record, chunk_steps=config.run.chunk_steps))
+        for device in opened[:1]:
+            stack.enter_context(recorded(device, record, config.run.chunk_steps))
         yield model.build(task.inputs, task.outputs, opened), opened[:1]
 
 
 def _train_and_keep(model: SequenceClassifier, counted: CountedPieces, run: PointRun) -> None:
-    from reservoir_hw.readout.training.folder import save_weights
     from reservoir_hw.readout.training.on_examples import train
 
-    config, task, files = run.point.config, run.task, run.files
-    gradient = gradient_of(config)
+    task, files, gradient = run.task, run.files, gradient_of(run.point.config)
     files.training.mkdir(parents=True, exist_ok=True)
     run.say("training")
     result = train(
@@ -113,27 +102,11 @@ def _train_and_keep(model: SequenceClassifier, counted: CountedPieces, run: Poin
     )
     run.say("testing")
     outputs = _outputs(model, task.test, gradient.batch)
-    evaluation = task.evaluate(outputs)
-    if len(result.validation_losses):
-        best = result.best_loss if gradient.keep == "best" else None
-        evaluation.metrics[VALIDATION] = float(result.validation_losses[-1, 1] if best is None else best)
-    trained = sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)
-    evaluation.metrics["parameters"] = float(trained)
     write_array(files.path_of(files.outputs), outputs)
-    settings = config.readout.model_dump(mode="json", serialize_as_any=True)
-    save_weights(model, files.path_of(files.weights), readout=settings)
+    evaluation = task.evaluate(outputs)
+    record, details = saved(model, result, evaluation, run, {"outputs": files.outputs}, None)
     run.warn(counted.warnings())
-    record: dict[str, Any] = {
-        "readout": {"file": files.weights, "outputs": files.outputs, "kind": config.readout.kind, "trained": trained},
-        "training": {
-            "folder": str(files.training.relative_to(files.folder)),
-            "steps": result.steps,
-            "stopped_early": result.stopped_early,
-            "best_step": result.best_step,
-            "tokens_per_s": result.tokens_per_s,
-        },
-    }
-    run.keep(evaluation, {**counted.records(), **record}, details={"training": course(result, None)})
+    run.keep(evaluation, {**counted.records(), **record}, details=details)
 
 
 class _Sequences:

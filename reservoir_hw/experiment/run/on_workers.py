@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from reservoir_hw.backends.layered import LayersConfig
-from reservoir_hw.core.errors import ConfigurationError, MissingExtra, ReservoirError
+from reservoir_hw.core.errors import ConfigurationError, ReservoirError, extra
 from reservoir_hw.core.reservoir_config import ReservoirConfig
 from reservoir_hw.core.threads import share_cores
 from reservoir_hw.experiment.configuration.experiment import Point
@@ -70,7 +70,7 @@ def run_on(experiment: Experiment, scheduler: str, progress: Progress | None = N
         counter.say(f"points on {scheduler}")
         counter.add(len(wanted) - len(left))
         try:
-            problems = _Queue(client, resolved, experiment.name, left, folder / "points", counter).run()
+            problems = _run_all(client, resolved, experiment.name, left, folder / "points", counter)
             if problems:
                 said = "".join(f"\n  point {number}: {problem}" for number, problem in sorted(problems.items()))
                 raise PointFailed(f"{len(problems)} of {len(wanted)} points were not run:{said}")
@@ -106,84 +106,63 @@ def run_point(
         return _packed(result.folder)
 
 
-class _Queue:
-    """Points that are wanted, and their futures."""
+def _run_all(
+    client: Client,
+    resolved: Mapping[str, Any],
+    name: str,
+    wanted: Mapping[int, dict[str, float]],
+    folder: Path,
+    counter: StepCounter,
+) -> dict[int, str]:
+    """Run the points that are wanted, each in a folder in here; problems by number."""
+    from distributed import KilledWorker, as_completed
 
-    def __init__(
-        self,
-        client: Client,
-        resolved: Mapping[str, Any],
-        name: str,
-        wanted: Mapping[int, dict[str, float]],
-        folder: Path,
-        counter: StepCounter,
-    ) -> None:
-        self._client, self._resolved, self._name, self._wanted = client, resolved, name, wanted
-        self._folder, self._counter = folder, counter
-        self._workers = Counter(worker["host"] for worker in _workers_of(client))
-        self._attempts = dict.fromkeys(wanted, 0)
-        self._begun = dict.fromkeys(wanted, 0)
+    workers = Counter(worker["host"] for worker in _workers_of(client))
+    attempts, begun = dict.fromkeys(wanted, 0), dict.fromkeys(wanted, 0)
+    problems: dict[int, str] = {}
 
-    def run(self) -> dict[int, str]:
-        """All points; problems by number."""
-        from distributed import KilledWorker, as_completed
+    def attempt(number: int) -> str:
+        return f"{folder.resolve()} point {number} attempt {attempts[number]}"
 
-        problems: dict[int, str] = {}
-        futures = {self._submitted(number): number for number in self._wanted}
-        arriving = as_completed(list(futures), loop=self._client.loop, with_results=True, raise_errors=False)
-        for future, answer in arriving:
-            number = futures.pop(future)
-            if future.status == "error":
-                # What it was, with its traceback.
-                error = future.exception()
-                if isinstance(error, KilledWorker) and self._may_begin_again(number):
-                    again = self._submitted(number)
-                    futures[again] = number
-                    arriving.add(again)
-                    continue
-                ended = "it ended its worker twice" if isinstance(error, KilledWorker) else repr(error)
-                problems[number] = ended
-            elif isinstance(answer, str):
-                problems[number] = answer
-            else:
-                _unpack(answer, self._folder / f"{number:03d}")
-            # A result that stays on its worker is lost, and driven again, if the worker dies.
-            future.release()
-            self._counter.add(1)
-        return problems
-
-    def _submitted(self, number: int) -> Future:
-        self._attempts[number] += 1
+    def submitted(number: int) -> Future:
+        attempts[number] += 1
+        given = (resolved, name, number, attempt(number), workers)
         # Nothing is kept from an earlier call: a device gives other states each time.
-        return self._client.submit(
-            run_point,
-            self._resolved,
-            self._name,
-            number,
-            self._attempt(number),
-            self._workers,
-            key=f"{self._folder.name}-{self._attempt(number)}",
-            resources=self._wanted[number] or None,
-            pure=False,
-        )
+        key, resources = f"{folder.name}-{attempt(number)}", wanted[number] or None
+        return client.submit(run_point, *given, key=key, resources=resources, pure=False)
 
-    def _may_begin_again(self, number: int) -> bool:
-        events: Any = self._client.get_events(_TOPIC)
-        begun = {event for _, event in events or ()}
-        self._begun[number] += self._attempt(number) in begun
-        log.warning("point %d: its worker has died; it is run on another one", number)
-        return self._begun[number] < 2
-
-    def _attempt(self, number: int) -> str:
-        return f"{self._folder.resolve()} point {number} attempt {self._attempts[number]}"
+    futures = {submitted(number): number for number in wanted}
+    arriving = as_completed(list(futures), loop=client.loop, with_results=True, raise_errors=False)
+    for future, answer in arriving:
+        number = futures.pop(future)
+        if future.status == "error":
+            # What it was, with its traceback.
+            error = future.exception()
+            died = isinstance(error, KilledWorker)
+            if died:
+                events: Any = client.get_events(_TOPIC)
+                begun[number] += attempt(number) in {event for _, event in events or ()}
+                log.warning("point %d: its worker has died; it is run on another one", number)
+            if died and begun[number] < 2:
+                again = submitted(number)
+                futures[again] = number
+                arriving.add(again)
+                continue
+            problems[number] = "it ended its worker twice" if died else repr(error)
+        elif isinstance(answer, str):
+            problems[number] = answer
+        else:
+            _unpack(answer, folder / f"{number:03d}")
+        # A result that stays on its worker is lost, and driven again, if the worker dies.
+        future.release()
+        counter.add(1)
+    return problems
 
 
 @contextmanager
 def _client(scheduler: str) -> Iterator[Client]:
-    try:
+    with extra("cluster", "--on needs Dask"):
         from distributed import Client
-    except ImportError as error:
-        raise MissingExtra(f"--on needs Dask: pip install 'reservoir-hw[cluster]' ({error})") from error
     where: dict[str, Any] = {"scheduler_file": scheduler} if Path(scheduler).is_file() else {"address": scheduler}
     try:
         client = Client(**where, timeout=CONNECT_S, set_as_default=False)

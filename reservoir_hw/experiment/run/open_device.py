@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import weakref
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any, Self
 
 from reservoir_hw.core.channels import Channels
@@ -12,7 +12,7 @@ from reservoir_hw.core.errors import ConfigurationError, NotOpen
 from reservoir_hw.core.reservoir import Reservoir
 from reservoir_hw.core.reservoir_config import ReservoirConfig, build_reservoir
 from reservoir_hw.experiment.configuration.experiment import Point
-from reservoir_hw.experiment.states.pace import driven_on, steps_of_opening
+from reservoir_hw.experiment.states.pace import driven_on
 from reservoir_hw.experiment.states.plan import plan_of
 from reservoir_hw.tasks.task import Task
 
@@ -158,18 +158,9 @@ def _stays_open(point: Point) -> bool:
     return bool(point.config.reservoir.knob_values) or point.config.run.draws > 1
 
 
-def steps_without_opening(points: Sequence[tuple[Point, Task]]) -> list[int]:
-    """For each of some points, which are driven in this order, the steps of an opening that does not take place.
-
-    The device is open already where the point before has left it so.
-    """
-    saved, open_for = [], ""
-    for point, task in points:
-        config = point.config.reservoir
-        settings = config.for_inputs(task.channels).apart_from_knobs() if _stays_open(point) else ""
-        saved.append(steps_of_opening(config) if settings and settings == open_for else 0)
-        open_for = settings
-    return saved
+def left_open(point: Point, task: Task) -> str:
+    """What a point leaves a device open for: points for which this is the same text. Nothing if it closes it."""
+    return point.config.reservoir.for_inputs(task.channels).apart_from_knobs() if _stays_open(point) else ""
 
 
 def refuse_draws(config: ReservoirConfig) -> None:

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from datetime import timedelta
 from typing import Any
 
-from reservoir_hw.core.errors import ConfigurationError, MissingExtra
+from reservoir_hw.core.errors import ConfigurationError, extra
 from reservoir_hw.core.threads import share_cores
 
 COMING_S = 120.0
@@ -115,12 +115,10 @@ def joined() -> Processes:
     count = int(os.environ.get("WORLD_SIZE", "1"))
     if count == 1:
         return Processes()
-    try:
+    with extra("train", "several processes need torch"):
         from torch.distributed import DistError
         from torch.distributed.distributed_c10d import PrefixStore
         from torch.distributed.rendezvous import rendezvous
-    except ImportError as error:
-        raise MissingExtra(f"several processes need torch: pip install 'reservoir-hw[train]' ({error})") from error
     rank = int(os.environ["RANK"])
     share_cores(int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
     try:

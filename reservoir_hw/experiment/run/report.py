@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import base64
-import io
 import json
 from collections.abc import Mapping, Sequence
 from importlib.resources import files
 from typing import Any
 
-from reservoir_hw.core.files import replace_file
+from reservoir_hw.core.files import replace_file, replacing
 from reservoir_hw.experiment.configuration.varying import called
+from reservoir_hw.experiment.run.folder import to_yaml
 from reservoir_hw.experiment.run.result import InFolder
 
 
@@ -30,15 +30,12 @@ def write_report(result: InFolder) -> None:
 
     pictures: list[dict[str, str]] = []
     for name, figure in result.figures().items():
-        buffer = io.BytesIO()
-        figure.savefig(buffer, format="png", dpi=150, bbox_inches="tight")
-        png = buffer.getvalue()
         (result.folder / "figures").mkdir(exist_ok=True)
-        replace_file(result.folder / "figures" / f"{name}.png", png)
-        vectors = io.BytesIO()
-        figure.savefig(vectors, format="pdf", bbox_inches="tight")
-        replace_file(result.folder / "figures" / f"{name}.pdf", vectors.getvalue())
-        pictures.append({"name": name.replace("_", " "), "data": base64.b64encode(png).decode()})
+        for ending, dpi in (("pdf", "figure"), ("png", 150)):
+            with replacing(result.folder / "figures" / f"{name}.{ending}") as partial:
+                figure.savefig(partial, format=ending, dpi=dpi, bbox_inches="tight")
+        picture = (result.folder / "figures" / f"{name}.png").read_bytes()
+        pictures.append({"name": name.replace("_", " "), "data": base64.b64encode(picture).decode()})
     template = files("reservoir_hw.experiment.run").joinpath("report.html.j2").read_text(encoding="utf-8")
     shown_elsewhere = ("configuration", "settings")
     rest = {key: value for key, value in result.provenance.items() if key not in shown_elsewhere}
@@ -52,7 +49,7 @@ def write_report(result: InFolder) -> None:
             devices=_devices(result.provenance),
             took=_duration(result.seconds),
             durations=_durations(result.provenance["rows"]),
-            settings=_yaml(result.provenance["settings"]) if "settings" in result.provenance else "",
+            settings=to_yaml(result.provenance["settings"]) if "settings" in result.provenance else "",
             configuration=json.dumps(result.provenance["configuration"], indent=2),
             provenance=json.dumps(rest, indent=2, default=str),
         ),
@@ -73,14 +70,6 @@ def _duration(seconds: float) -> str:
         return f"{seconds:.2g} s"
     minutes, hours = round(seconds / 60), seconds / 3600
     return f"{minutes} min" if minutes < 120 else f"{hours:.1f} h"
-
-
-def _yaml(value: dict[str, Any]) -> str:
-    from ruamel.yaml import YAML
-
-    text = io.StringIO()
-    YAML().dump(value, text)
-    return text.getvalue()
 
 
 def _devices(provenance: dict[str, Any]) -> list[str]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from html import escape
 from pathlib import Path
@@ -13,9 +12,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from reservoir_hw.core.errors import ConfigurationError, MissingExtra
-from reservoir_hw.core.store import StateStore
+from reservoir_hw.experiment.configuration.experiment import Point
 from reservoir_hw.experiment.configuration.varying import called
 from reservoir_hw.experiment.run.folder import write_json
+from reservoir_hw.experiment.states.harvest import find_states
 from reservoir_hw.tasks.task import Row, Table, Task
 
 if TYPE_CHECKING:
@@ -87,11 +87,11 @@ class InFolder(ABC):
 
 @dataclass(frozen=True)
 class Source:
-    """Where a row comes from: its task, the file of its outputs, and what opens the store of its states."""
+    """Where a row comes from: its point and task, and the file of its outputs."""
 
+    point: Point
     task: Task
     outputs: Path
-    states: Callable[[], StateStore | None]
 
 
 @dataclass(kw_only=True, repr=False)
@@ -134,7 +134,7 @@ class Result(InFolder):
                 "this model drove its reservoir itself while it was trained: set run.record to a folder, which then "
                 "gets the inputs and states of all that is driven"
             )
-        store = source.states()
+        store = find_states(source.point, source.task)
         if store is None:
             raise ConfigurationError("the states were used and not kept: `Experiment.harvest` before `run` keeps them")
         return {name: dataset.states for name, dataset in store.datasets.items()}

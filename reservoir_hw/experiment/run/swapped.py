@@ -2,26 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from reservoir_hw.core.axes import Grid, Rows
 from reservoir_hw.core.channels import about_mask
 from reservoir_hw.experiment.configuration.experiment import ExperimentConfig, Point
 from reservoir_hw.experiment.run.experiment import Experiment
 
 
-@dataclass(frozen=True)
-class Swapped:
-    """`rows` are (what, with the reservoir of the file, with the other one); `left_out` is a list of sentences."""
-
-    rows: list[tuple[str, str, str]]
-    left_out: list[str]
-
-
-def swapped(before: Experiment, after: Experiment) -> Swapped:
-    """The table of a swap. Makes the tasks' data; opens no device."""
-    facts = [_facts(experiment) for experiment in (before, after)]
-    return Swapped([(what, facts[0][what], facts[1][what]) for what in facts[0]], after.left_out)
+def swapped(before: Experiment, after: Experiment) -> list[tuple[str, str, str]]:
+    """The table of a swap: what, before, after. Makes the tasks' data; opens no device."""
+    own, other = _facts(before), _facts(after)
+    return [(what, own[what], other[what]) for what in own]
 
 
 def points_text(config: ExperimentConfig) -> str:

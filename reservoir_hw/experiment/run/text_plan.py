@@ -31,24 +31,23 @@ _PROMPT = 32
 def cost(config: ExperimentConfig, model: TokenModelConfig, task: Tokens, lessons: Iterable[Corpus]) -> Cost:
     """What training on these lessons, validation, test and sample will take."""
     gradient = gradient_of(config)
-    options, nodes = gradient.options, getattr(config.reservoir, "nodes", None)
-    windows, test = windows_in(task.tokens_train, options), windows_in(task.tokens_test, options)
-    held_out = held_out_of(task, options)
-    validation = 0 if held_out is None else windows_in(held_out, options)
-    steps = sum(options.steps_for(windows_in(tokens, options)) for tokens in lessons)
-    seen, context = steps * options.windows_per_step, options.context
+    nodes = getattr(config.reservoir, "nodes", None)
+    windows, test = windows_in(task.tokens_train, gradient), windows_in(task.tokens_test, gradient)
+    held_out = held_out_of(task, gradient)
+    validation = 0 if held_out is None else windows_in(held_out, gradient)
+    steps = sum(gradient.steps_for(windows_in(tokens, gradient)) for tokens in lessons)
+    seen, context = steps * gradient.windows_per_step, gradient.context
     if isinstance(task.tokens_train, Documents):
         context = round(float(task.tokens_train.lengths.mean())) - 1
     if harvests(model, task):
-        per_window = 1 if options.predict == "last" else options.context
-        shards = shards_for(gradient, windows, per_window, nodes)
-        visits = math.ceil(steps / math.ceil(windows / shards * options.shard_epochs / options.windows_per_step))
+        per_window, shards = states_in_window(gradient), shards_for(gradient, windows, nodes)
+        visits = math.ceil(steps / math.ceil(windows / shards * gradient.shard_epochs / gradient.windows_per_step))
         visited = visits if not gradient.keep_states else min(visits, shards)
         driven = (windows if shards == 1 else round(windows / shards * visited)) + validation + test
         tokens = driven * context + seen * per_window
         kept = None if nodes is None else (windows + validation) * per_window * nodes * 4
     else:
-        evaluations = math.ceil(steps / (options.evaluation_steps or steps))
+        evaluations = math.ceil(steps / (gradient.evaluation_steps or steps))
         driven = seen + evaluations * validation + test
         tokens, kept = (seen + test) * context, 0
     sample = config.run.generate
@@ -59,17 +58,17 @@ def cost(config: ExperimentConfig, model: TokenModelConfig, task: Tokens, lesson
 
 def _check_shards(gradient: GradientConfig, model: TokenModelConfig, task: Tokens, nodes: int | None) -> None:
     """Raise `ConfigurationError` where the shards do not get the epochs that are asked for."""
-    options = gradient.options
-    if not harvests(model, task) or options.epochs is None or len(task.tokens_train) <= options.context:
+    epochs, on_one = gradient.epochs, gradient.shard_epochs
+    if not harvests(model, task) or epochs is None or len(task.tokens_train) <= gradient.context:
         return
-    windows = windows_in(task.tokens_train, options)
-    count = shards_for(gradient, windows, 1 if options.predict == "last" else options.context, nodes)
+    windows = windows_in(task.tokens_train, gradient)
+    count = shards_for(gradient, windows, nodes)
     if count > windows:
         raise ConfigurationError(f"gradient.shards: {windows} windows of the text cannot make {count} shards")
-    if count > 1 and options.epochs % options.shard_epochs:
+    if count > 1 and epochs % on_one:
         raise ConfigurationError(
-            f"gradient.epochs {options.epochs} must be a multiple of gradient.shard_epochs {options.shard_epochs}, the "
-            f"epochs on one of the {count} shards before the next"
+            f"gradient.epochs {epochs} must be a multiple of gradient.shard_epochs {on_one}, the epochs on one of the "
+            f"{count} shards before the next"
         )
 
 
@@ -79,11 +78,8 @@ def check_gradient_alone(config: ExperimentConfig, example: str) -> GradientConf
     Raises `ConfigurationError` where nothing says it, or other settings that would do nothing.
     """
     gradient, training = check_gradient(config, example), config.training
-    ignored = [
-        name
-        for name, field in TrainingConfig.model_fields.items()
-        if name != "gradient" and getattr(training, name) != field.default
-    ]
+    defaults = TrainingConfig(gradient=training.gradient)
+    ignored = [name for name in TrainingConfig.model_fields if getattr(training, name) != getattr(defaults, name)]
     if ignored:
         raise ConfigurationError(
             f"{', '.join(ignored)}: not for readout {config.readout.kind}, which needs `gradient` alone"
@@ -115,7 +111,6 @@ def refuse_options_of_texts(config: ExperimentConfig, learns_from: str, *more: s
 def check_training(config: ExperimentConfig, model: TokenModelConfig, task: Tokens) -> None:
     """Raise `ConfigurationError` where section `training` does not fit the model or the text."""
     gradient = check_gradient_alone(config, "gradient: {epochs: 5, context: 32}")
-    options = gradient.options
     if not harvests(model, task):
         for name in ("shards", "keep_states"):
             if getattr(gradient, name):
@@ -127,14 +122,14 @@ def check_training(config: ExperimentConfig, model: TokenModelConfig, task: Toke
     _check_shards(gradient, model, task, getattr(config.reservoir, "nodes", None))
     for part, tokens in (
         ("training", task.tokens_train),
-        ("validation", held_out_of(task, options)),
+        ("validation", held_out_of(task, gradient)),
         ("test", task.tokens_test),
     ):
         if isinstance(tokens, Documents):
-            options.check_documents(tokens.lengths, f"the {part} part of the text")
-        elif tokens is not None and len(tokens) <= options.context:
+            gradient.check_documents(tokens.lengths, f"the {part} part of the text")
+        elif tokens is not None and len(tokens) <= gradient.context:
             raise ConfigurationError(
-                f"gradient.context: a window takes {options.context + 1} tokens, and the {part} part of the text has "
+                f"gradient.context: a window takes {gradient.context + 1} tokens, and the {part} part of the text has "
                 f"{len(tokens)}; give more text, another share (task.{part}), or a smaller context"
             )
 
@@ -168,11 +163,15 @@ def held_out_of(task: Tokens, options: TrainingOptions) -> Corpus | None:
     return tokens[: (options.evaluation_windows - 1) * (options.stride or options.context) + options.context + 1]
 
 
-def shards_for(gradient: GradientConfig, windows: int, per_window: int, nodes: int | None) -> int:
-    """Parts into which precomputed states are divided; each window has `per_window` states of so many nodes."""
-    if gradient.shards is not None:
-        return gradient.shards
-    return max(1, min(windows, math.ceil(windows * per_window * (nodes or 0) * 4 / _SHARD_BYTES)))
+def states_in_window(gradient: GradientConfig) -> int:
+    """How many states of a window are learned from."""
+    return 1 if gradient.predict == "last" else gradient.context
+
+
+def shards_for(gradient: GradientConfig, windows: int, nodes: int | None) -> int:
+    """Parts into which the precomputed states of so many nodes are divided."""
+    states = windows * states_in_window(gradient)
+    return gradient.shards or max(1, min(windows, math.ceil(states * (nodes or 0) * 4 / _SHARD_BYTES)))
 
 
 def prompt_of(sample: SampleConfig, task: Tokens) -> np.ndarray:

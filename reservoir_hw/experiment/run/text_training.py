@@ -49,7 +49,7 @@ def train_on_harvested_states(
     options = gradient.options
     windows = windows_in(task.tokens_train, options)
     (layer,) = model.reservoir_layers
-    count = shards_for(gradient, windows, 1 if options.predict == "last" else options.context, layer.nodes)
+    count = shards_for(gradient, windows, layer.nodes)
     if count == 1:
         # All of it is there all the time: the epochs need not be a multiple of anything.
         epochs = options.epochs or math.ceil(options.steps_for(windows) * options.windows_per_step / windows)
@@ -237,17 +237,8 @@ def curves(result: TrainingResult, options: TrainingOptions) -> dict[str, np.nda
     }
 
 
-@dataclass(frozen=True)
-class Sample:
-    """A text that a model wrote, behind its prompt in ⟦⟧, the metrics of `SampleConfig.overlap`, and what it took."""
-
-    text: str
-    overlap: dict[str, float]
-    took: dict[str, float]
-
-
-def sample_of(model: TokenModel, sample: SampleConfig, task: Tokens) -> Sample:
-    """Let the model write.
+def sample_of(model: TokenModel, sample: SampleConfig, task: Tokens) -> tuple[str, dict[str, float], dict[str, float]]:
+    """A text that the model writes, behind its prompt in ⟦⟧, the metrics of `SampleConfig.overlap`, and what it took.
 
     Raises `StateLost` or `NotSupported` where the device cannot be stepped.
     """
@@ -259,4 +250,4 @@ def sample_of(model: TokenModel, sample: SampleConfig, task: Tokens) -> Sample:
     took = {"tokens": sample.tokens, "seconds": time.perf_counter() - begun, "driving_seconds": driving.seconds}
     overlap = {f"overlap/{n}": ngram_overlap(np.array(written), joined(task.tokens_test), n) for n in sample.overlap}
     text = f"⟦{task.tokenizer.decode(prompt)}⟧{task.tokenizer.decode(written)}"
-    return Sample(text, overlap, took)
+    return text, overlap, took

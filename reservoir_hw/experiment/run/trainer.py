@@ -7,7 +7,6 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, ClassVar
@@ -22,7 +21,6 @@ from reservoir_hw.experiment.configuration.experiment import ExperimentConfig, P
 from reservoir_hw.experiment.run.open_device import OpenDevice
 from reservoir_hw.experiment.run.processes import Processes
 from reservoir_hw.experiment.run.result import Result, Source
-from reservoir_hw.experiment.states.harvest import find_states
 from reservoir_hw.experiment.states.plan import Burst
 from reservoir_hw.experiment.states.progress import StepCounter
 from reservoir_hw.tasks.task import Evaluation, Row, Task
@@ -116,7 +114,7 @@ class RowFiles:
     @property
     def training(self) -> Path:
         """The folder of the training."""
-        return self.folder / "training" / f"{self._stem}"
+        return self.folder / "training" / self._stem
 
     @property
     def weights(self) -> str:
@@ -174,11 +172,6 @@ class PointRun:
         """The name of the row, with that of the device as soon as it said it."""
         return self.point.config.reservoir.with_own_name(self.point.label)
 
-    def took(self) -> dict[str, float]:
-        """Seconds since the point was begun, and those of processors, of all processes that share the training."""
-        processor = sum(self.processes.gathered(time.process_time() - self.processor_began))
-        return {"seconds": time.monotonic() - self.began, "processor_seconds": processor}
-
     def say(self, what: str) -> None:
         """What is being done from now on."""
         place = f" [{self.point.place}]" if self.point.place else ""
@@ -206,15 +199,16 @@ class PointRun:
         `record` is for the provenance; its `reservoir` is the device, or that of the first layer. `details` are those
         of the row.
         """
-        took = self.took()
-        outputs = self.files.folder / self.files.outputs
-        # Without this object: it has the result, which would have it.
-        source = Source(self.task, outputs, partial(find_states, self.point, self.task))
-        if self.records == "rows":
-            self.result.sources[len(self.result.rows)] = source
+        # Of processors those of all processes that share the training.
+        processor = sum(self.processes.gathered(time.process_time() - self.processor_began))
+        took = {"seconds": time.monotonic() - self.began, "processor_seconds": processor}
         settings = self.point.config.readout.model_dump(mode="json", serialize_as_any=True)
         facts = {"readout": settings, **took, **details}
-        facts |= {"baseline": True} if self.records == "baselines" else {}
+        if self.records == "rows":
+            outputs = self.files.folder / self.files.outputs
+            self.result.sources[len(self.result.rows)] = Source(self.point, self.task, outputs)
+        else:
+            facts["baseline"] = True
         if units := _units(self.point, record.get("reservoir", {})):
             facts["units"] = units
         if self.task.facts:
@@ -298,9 +292,6 @@ class Trainer(ABC):
     @abstractmethod
     def check(self, section: str, config: ExperimentConfig, task: Task) -> None:
         """Raise `ConfigurationError` where this section does not fit the others, as far as it can be known."""
-
-    def check_harvest(self, config: ExperimentConfig) -> None:
-        """Raise `ConfigurationError` where states cannot be harvested before a run."""
 
     def drive_of(self, point: Point, task: Task) -> str | None:
         """Points for which this is the same text are trained on one drive; None: on a drive of its own."""

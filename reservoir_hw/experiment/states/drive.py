@@ -301,12 +301,13 @@ def _forecast(
     for step in range(steps):
         if step:
             try:
-                states = _step(reservoir, inputs, step)
-            except InputRangeError:
+                states = np.asarray(reservoir.step(inputs))
+            except InputRangeError as error:
                 # Of a single one nothing is left to forecast; of several nobody knows which it was.
-                if starts > 1:
-                    raise
-                return result
+                if starts == 1:
+                    return result
+                left = f"the forecast left the input range of the device {step} steps after its start"
+                raise InputRangeError(f"{left}: {error}") from error
             tell(starts)
             answers = _answers(readout, states, inputs)
         # Written so that NaN does not count as a small number.
@@ -314,15 +315,6 @@ def _forecast(
         result[alive, step] = answers[alive]
         inputs = np.where(alive[:, None], answers, last).astype(warmup.dtype)
     return result
-
-
-def _step(reservoir: Reservoir, inputs: np.ndarray, step: int) -> np.ndarray:
-    try:
-        return np.asarray(reservoir.step(inputs))
-    except InputRangeError as error:
-        raise InputRangeError(
-            f"the forecast left the input range of the device {step} steps after its start: {error}"
-        ) from error
 
 
 def _answers(readout: Readout, states: np.ndarray, inputs: np.ndarray) -> np.ndarray:

@@ -30,8 +30,8 @@ from reservoir_hw.core.spec import ReservoirSpec
 from reservoir_hw.core.store import Region, StateStore, is_damage, plain_path
 from reservoir_hw.experiment.configuration.experiment import Point, TrainingConfig
 from reservoir_hw.experiment.states.drive import OnSteps, mean_of, states_of, takes_chunks
-from reservoir_hw.experiment.states.pace import Driven, begin, driven_on
-from reservoir_hw.experiment.states.plan import Burst, DriveChunk, plan_of
+from reservoir_hw.experiment.states.pace import begin
+from reservoir_hw.experiment.states.plan import Burst, DriveChunk, SplitName, kept, plan_of
 from reservoir_hw.experiment.states.resuming import (
     between_calibrations,
     changes_since,
@@ -116,31 +116,25 @@ def harvest_plan(point: Point, task: Task, store: StateStore) -> list[Burst]:
 
 def layout(bursts: Sequence[Burst], spec: ReservoirSpec, task: Task) -> dict[str, dict[str, Any]]:
     """The data sets that keep the states of a plan, as `StateStore.create` takes them."""
-    datasets: dict[str, dict[str, Any]] = {}
     digests = {"train": _digest(task.train.inputs), "test": _digest(task.test.inputs)}
-    for burst in bursts:
-        for number, chunk in enumerate(burst.chunks):
-            if chunk.place is None:
-                continue
-            split = task.train if chunk.split == "train" else task.test
-            steps, rows = chunk.place.stop - chunk.place.start, chunk.place.rows.stop - chunk.place.rows.start
-            made = datasets.setdefault(
-                chunk.dataset,
-                {
-                    "sequences": split.inputs.shape[0],
-                    "inputs": spec.inputs,
-                    "nodes": spec.nodes,
-                    "steps": split.inputs.shape[1],
-                    "chunk_steps": steps,
-                    "group": rows,
-                    "dtype": spec.dtype,
-                    "facts": {"inputs_sha256": digests[chunk.split], "from_rest": True},
-                },
-            )
-            made["chunk_steps"], made["group"] = max(made["chunk_steps"], steps), max(made["group"], rows)
-            if chunk.place.start == 0 and number > 0:
-                # Something was driven between the reset and the first step that is kept.
-                made["facts"]["from_rest"] = False
+    # Something is driven between the reset and the first step that is kept.
+    late = {one.dataset for burst in bursts for one in burst.chunks[1:] if one.place and one.place.start == 0}
+    places: dict[tuple[str, SplitName], list[Region]] = {}
+    for chunk in kept(bursts):
+        places.setdefault((chunk.dataset, chunk.split), []).append(cast(Region, chunk.place))
+    datasets: dict[str, dict[str, Any]] = {}
+    for (name, split), regions in places.items():
+        sequences, steps = (task.train if split == "train" else task.test).inputs.shape[:2]
+        datasets[name] = {
+            "sequences": sequences,
+            "inputs": spec.inputs,
+            "nodes": spec.nodes,
+            "steps": steps,
+            "chunk_steps": max(place.stop - place.start for place in regions),
+            "group": max(place.rows.stop - place.rows.start for place in regions),
+            "dtype": spec.dtype,
+            "facts": {"inputs_sha256": digests[split], "from_rest": name not in late},
+        }
     return datasets
 
 
@@ -150,12 +144,11 @@ def check(store: StateStore, bursts: Sequence[Burst], say: Callable[[str], None]
     Raises `ConfigurationError`, which names the file and says what to do, where something cannot be read.
     """
     datasets = store.datasets
-    counted = [chunk for burst in bursts for chunk in burst.chunks if chunk.place is not None][: store.committed]
     said = time.monotonic()
-    for number, chunk in enumerate(counted, 1):
+    for number, chunk in enumerate(kept(bursts)[: store.committed], 1):
         if time.monotonic() - said >= 1:
             said = time.monotonic()
-            say(f"checking {store.path}: chunk {number} of {len(counted)}")
+            say(f"checking {store.path}: chunk {number} of {store.committed}")
         place, dataset, array = cast(Region, chunk.place), datasets[chunk.dataset], "states"
         try:
             dataset.read_states(place)
@@ -184,7 +177,6 @@ def harvest(
     *,
     accept_change: str | None = None,
     begun: np.ndarray | None = None,
-    ahead: OnSteps | None = None,
 ) -> None:
     """Fill the store, going on where it ends.
 
@@ -195,43 +187,35 @@ def harvest(
     device that reports other settings. Those are refused without `accept_change`, a reason. What counts is not read:
     see `check`.
 
-    `begun` are the states of first steps that were driven already. `ahead` is told how many steps the device will be
-    driven for what the store lacks, those included. What casts doubt on the states that this harvest added is
-    logged.
+    `begun` are the states of first steps that were driven already. What casts doubt on the states that this harvest
+    added is logged.
     """
     changes = changes_since(store, reservoir, accept_change)
     store.remove_leftovers()
-    for name in {chunk.dataset for burst in bursts for chunk in burst.chunks if chunk.place is not None} - set(
-        store.datasets
-    ):
-        store.dataset(name)
-    kept = [(b, i) for b, burst in enumerate(bursts) for i, chunk in enumerate(burst.chunks) if chunk.place is not None]
-    done, (b, i), past, seam = take_up(reservoir, bursts, kept, store, same_device=not changes)
-    if ahead is not None:
-        ahead(_steps_ahead(driven_on(reservoir), bursts, b, i, past))
+    places = [(b, i) for b, burst in enumerate(bursts) for i, one in enumerate(burst.chunks) if one.place is not None]
+    done, (b, i), past, seam = take_up(reservoir, bursts, places, store, same_device=not changes)
+    calibrations, told = list(_named(_record(reservoir))), seam
+    if seam is None and 0 < done < len(places):
+        opened_again = closed_in_between(reservoir.spec, bursts, places, done, i)
+        told = between_calibrations(store.segments[-1], calibrations) or opened_again
+    if changes:
+        told = {**(told or {"kind": "changed settings"}), "changes": changes, "reason": accept_change}
     segment: dict[str, Any] = {
         "started": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
         "host": platform.node(),
         "versions": provenance.versions(),
         "first_place": done,
-        "calibrations": list(_named(_record(reservoir))),
+        "calibrations": calibrations,
         "identity": reservoir.spec.identity.model_dump(),
         "read_back": plain(reservoir.read_back()),
         "status": "running",
+        "seam": told,
     }
-    if seam is None and 0 < done < len(kept):
-        opened_again = closed_in_between(reservoir.spec, bursts, kept, done, i)
-        segment["seam"] = between_calibrations(store.segments[-1], segment) or opened_again
-    else:
-        segment["seam"] = seam
-    if changes:
-        named = segment["seam"] or {"kind": "changed settings"}
-        segment["seam"] = {**named, "changes": changes, "reason": accept_change}
     segments = [*store.segments, segment]
 
     def close(status: str) -> None:
         segment.update(status=status, places=done - segment["first_place"], reservoir=_record(reservoir))
-        store.close_segment(segments, complete=done == len(kept))
+        store.close_segment(segments, complete=done == len(places))
 
     # The snapshot of another device is no use to this one.
     kept_snapshot = None if done == 0 or seam or changes else store.snapshot()
@@ -239,7 +223,7 @@ def harvest(
     datasets, watch = store.datasets, StateWatch(reservoir.spec)
     try:
         if store.segments[:-1]:
-            erase_rest(bursts, kept[done:], datasets)
+            erase_rest(bursts, places[done:], datasets)
         for number in range(b, len(bursts)):
             chunks = [*past, *bursts[number].chunks[i:]]
             if begun is None and (i == 0 or past):
@@ -255,7 +239,7 @@ def harvest(
                     watch.look(chunk, states)
                 on_steps(chunk.steps)
     except BaseException as error:
-        error.add_note(what_is_safe(reservoir.spec, kept, done, store.path))
+        error.add_note(what_is_safe(reservoir.spec, places, done, store.path))
         stopped = isinstance(error, KeyboardInterrupt)
         try:
             close("interrupted" if stopped else f"failed: {type(error).__name__}: {error}")
@@ -266,17 +250,6 @@ def harvest(
     close("complete")
     for warning in [*watch.warnings(), *about_monitors(reservoir.monitored())]:
         log.warning("%s: %s", reservoir.name, warning)
-
-
-def _steps_ahead(driven: Driven, bursts: Sequence[Burst], b: int, i: int, past: Sequence[DriveChunk]) -> int:
-    if b == len(bursts):
-        return 0
-    now = bursts[b]
-    if i == 0 or past:
-        begun = driven.bursts([Burst((*past, *now.chunks[i:]))])
-    else:
-        begun = now.batch * sum(driven.further(chunk.inputs.shape[1]) for chunk in now.chunks[i:])
-    return begun + driven.bursts(bursts[b + 1 :])
 
 
 def stored(
@@ -297,18 +270,15 @@ def stored(
                 f"{store.path} and harvest again, or set run.states=null"
             ) from error
 
-    for burst in bursts[::repetitions]:
-        for chunk in burst.chunks:
-            if chunk.place is None:
-                continue
-            states = read(replace(chunk, repetition=0))
-            if repetitions > 1:
-                total = states.astype(np.float64)
-                for number in range(1, repetitions):
-                    total += read(replace(chunk, repetition=number))
-                states = mean_of(total, repetitions, str(states.dtype))
-            on_steps(chunk.steps * repetitions)
-            yield chunk, states
+    for chunk in kept(bursts[::repetitions]):
+        states = read(replace(chunk, repetition=0))
+        if repetitions > 1:
+            total = states.astype(np.float64)
+            for number in range(1, repetitions):
+                total += read(replace(chunk, repetition=number))
+            states = mean_of(total, repetitions, str(states.dtype))
+        on_steps(chunk.steps * repetitions)
+        yield chunk, states
 
 
 def device_of(store: StateStore) -> dict[str, Any]:
@@ -366,7 +336,7 @@ def _checked(store: StateStore, point: Point, task: Task) -> StateStore:
         raise ConfigurationError(f"{store.path} is damaged: its zarr.json describes no harvest") from error
     datasets = store.datasets
     for name, described in expected.items():
-        dataset = datasets[name] if name in datasets else store.dataset(name)
+        dataset = datasets.get(name) or store.dataset(name)
         if dataset.facts.get("inputs_sha256") != described["facts"]["inputs_sha256"]:
             raise ConfigurationError(
                 f"{store.path}: the task makes other {name} inputs now than when these states were harvested"
@@ -379,7 +349,7 @@ def _checked(store: StateStore, point: Point, task: Task) -> StateStore:
                     f"{store.path} is damaged: {array.basename} of {name} are {array.shape} in chunks of "
                     f"{array.chunks}, not {shape} in chunks of {chunks}"
                 )
-    places = sum(chunk.place is not None for burst in bursts for chunk in burst.chunks)
+    places = len(kept(bursts))
     if store.committed > places or (store.complete and store.committed < places):
         raise ConfigurationError(
             f"{store.path} is damaged: its journal counts {store.committed} chunks of {places}, "

@@ -34,7 +34,7 @@ def paced_steps(continuity: Continuity, memory_steps: int, step_period_s: float 
 
 def paced_by(spec: ReservoirSpec, most: int) -> int:
     """The same of a declaration. A device that can be frozen (`held`, with snapshot) is a simulation, or fast."""
-    if may_be_frozen(spec):
+    if spec.continuity == "held" and spec.snapshot:
         return most
     return paced_steps(spec.continuity, spec.memory_steps, spec.step_period_s, most)
 
@@ -63,11 +63,6 @@ def begin(reservoir: Reservoir, bursts: Sequence[Burst], most: int) -> tuple[int
         steps = min(left, 4 * steps, max(steps + 1, int(2 * steps * _ENOUGH_S / taken)))
     pace = begun[-1].shape[1] / taken
     return max(done, min(most, int(CHUNK_S * pace))), np.concatenate(begun, axis=1)
-
-
-def may_be_frozen(spec: ReservoirSpec) -> bool:
-    """Whether it goes on from a snapshot as if nothing had been between: a simulation, or a design with a clock."""
-    return spec.continuity == "held" and spec.snapshot
 
 
 def about_progress(reservoir: Reservoir, bursts: Sequence[Burst]) -> str:
@@ -101,22 +96,15 @@ class Driven:
         """The first reset, and what measures it."""
         return self.reset.opening_steps(self.played)
 
-    @property
-    def is_replayed(self) -> bool:
-        """Whether each call begins with a reset."""
-        return self.continuity == "replayed"
-
-    @property
-    def _reset(self) -> int:
-        return self.played(self.reset.length)
-
     def from_rest(self, steps: int) -> int:
         """A reset, and the first call after it."""
-        return self._reset + self.played(steps)
+        return self.played(self.reset.length) + self.played(steps)
 
     def further(self, steps: int) -> int:
-        """A call that goes on from others."""
-        return self.played(self.memory_steps + steps) + self._reset * self.is_replayed
+        """A call that goes on from others. That of a replayed device begins with a reset."""
+        if self.continuity == "replayed":
+            return self.from_rest(self.memory_steps + steps)
+        return self.played(self.memory_steps + steps)
 
     def bursts(self, bursts: Sequence[Burst]) -> int:
         """All chunks of a plan."""
@@ -130,11 +118,12 @@ class Driven:
         return total
 
     def forecasts(self, task: Task) -> int:
-        """The forecasts of a closed loop, of which every step is a call of its own."""
+        """The forecasts of a task in closed loop, of which every step is a call of its own; 0 of others."""
+        if not task.closed_loop:
+            return 0
         starts, warmup = task.test.inputs.shape[:2]
         steps = task.test.targets.shape[1] - 1
-        calls = warmup_calls(warmup)
-        repeated = (calls - 1) * (self.further(0) if self.is_replayed else 0)
+        repeated = (warmup_calls(warmup) - 1) * self.further(0) if self.continuity == "replayed" else 0
         return starts * (self.from_rest(warmup) + repeated + steps * self.further(1))
 
 
@@ -169,7 +158,7 @@ def steps_driven(point: Point, task: Task, declared: ReservoirSpec | None = None
     config = point.config.reservoir
     driven = driven_by(config, declared)
     total = driven.bursts(planned(point, task, declared))
-    return total + driven.forecasts(task) if task.closed_loop and forecasts else total
+    return total + driven.forecasts(task) if forecasts else total
 
 
 def planned(point: Point, task: Task, declared: ReservoirSpec | None = None) -> list[Burst]:

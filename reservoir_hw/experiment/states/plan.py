@@ -102,6 +102,11 @@ def plan(
     return [burst.repeated(number) for burst in bursts for number in range(training.repetitions)]
 
 
+def kept(bursts: Sequence[Burst]) -> list[DriveChunk]:
+    """The chunks of which states are kept, in their order."""
+    return [chunk for burst in bursts for chunk in burst.chunks if chunk.place is not None]
+
+
 def goes_on(task: Task, training: TrainingConfig) -> bool:
     """Whether the test is driven behind the training, without a reset."""
     return training.continuous or task.goes_on
@@ -119,15 +124,6 @@ def plan_of(point: Point, task: Task, *, chunk_steps: int | None = None, max_bat
         max_batch=max_batch,
         splits=("train",) if task.closed_loop or not task.test.targets.shape[1] else ("train", "test"),
     )
-
-
-def steps_needed(point: Point, task: Task) -> int:
-    """Device steps of a point in all, a forecast included."""
-    forecast = 0
-    if task.closed_loop:
-        starts, warmup = task.test.inputs.shape[:2]
-        forecast = starts * (warmup + task.test.targets.shape[1] - 1)
-    return steps_of(plan_of(point, task)) + forecast
 
 
 def steps_of(bursts: Sequence[Burst]) -> int:

@@ -60,9 +60,11 @@ _BAR_WIDTH = 20
 
 
 @contextmanager
-def shown_progress() -> Iterator[Progress]:
-    """For whoever calls from Python: a bar in a terminal, a line that moves in a notebook, else nothing."""
-    if "ipykernel" in sys.modules:
+def shown_progress(given: Progress | None = None) -> Iterator[Progress]:
+    """What is given, or else a bar in a terminal, a line that moves in a notebook, and nothing elsewhere."""
+    if given is not None:
+        yield given
+    elif "ipykernel" in sys.modules:
         yield _Notebook()
         sys.stderr.write("\n")
     elif sys.stderr is not None and sys.stderr.isatty():

@@ -16,6 +16,11 @@ from reservoir_hw.core.store import Dataset, Region, StateStore
 _CHUNK_BYTES = 64 << 20
 
 
+def recorded(reservoir: Reservoir, path: str | None, chunk_steps: int) -> contextlib.AbstractContextManager[Any]:
+    """While what a reservoir is driven with is recorded at `path`, if there is one."""
+    return contextlib.nullcontext() if path is None else Recorder(reservoir, path, chunk_steps=chunk_steps)
+
+
 class Recorder:
     """Writes every drive of an open reservoir into a new store: data sets "000", "001", ..., one for each reset.
 

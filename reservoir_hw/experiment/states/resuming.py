@@ -26,7 +26,7 @@ def changed_identity(began: Identity, now: Identity) -> Changes:
     if now.fingerprint == began.fingerprint:
         return {}
     pairs = {name: (getattr(began, name), getattr(now, name)) for name in _IDENTITY}
-    changes = {name: pair for name, pair in pairs.items() if pair[0] != pair[1]}
+    changes = {name: (before, after) for name, (before, after) in pairs.items() if before != after}
     # The fingerprint is made of the others: it says something only where they are the same.
     return {name: pair for name, pair in changes.items() if name != "fingerprint" or len(changes) == 1}
 
@@ -34,8 +34,7 @@ def changed_identity(began: Identity, now: Identity) -> Changes:
 def changed_settings(before: Mapping[str, Any], reservoir: Reservoir) -> Changes:
     """Settings of which the device does not report the same as before."""
     now = plain(reservoir.read_back())
-    names = dict.fromkeys([*before, *now])
-    pairs = {name: (before.get(name), now.get(name)) for name in names}
+    pairs = {name: (before.get(name), now.get(name)) for name in [*before, *now]}
     return {name: pair for name, pair in pairs.items() if not _same(*pair, reservoir.tolerances.get(name, 0.0))}
 
 
@@ -63,10 +62,8 @@ def changes_since(store: StateStore, reservoir: Reservoir, accept: str | None) -
     )
     if began != now:
         raise ConfigurationError(f"{store.path} holds states of a device with {began}; this one has {now}")
-    changes = changed_identity(Identity(**store.facts["spec"]["identity"]), reservoir.spec.identity)
-    last = store.segments[-1] if store.segments else {}
-    if "identity" in last:
-        changes = changed_identity(Identity(**last["identity"]), reservoir.spec.identity)
+    last = store.segments[-1] if store.segments else {"identity": store.facts["spec"]["identity"]}
+    changes = changed_identity(Identity(**last["identity"]), reservoir.spec.identity)
     if "read_back" in last:
         changes |= changed_settings(last["read_back"], reservoir)
     if changes and accept is None:
@@ -160,9 +157,9 @@ def erase_rest(bursts: Sequence[Burst], ahead: Sequence[tuple[int, int]], datase
             datasets[chunk.dataset].erase(chunk.place)
 
 
-def between_calibrations(before: dict[str, Any], now: dict[str, Any]) -> dict[str, Any] | None:
-    """The seam where one segment of a store follows another with another calibration, or None."""
-    ids = [", ".join(filter(None, segment.get("calibrations", ()))) or "none" for segment in (before, now)]
+def between_calibrations(before: dict[str, Any], now: Sequence[str]) -> dict[str, Any] | None:
+    """The seam where another calibration follows that of a segment, or None."""
+    ids = [", ".join(filter(None, names)) or "none" for names in (before.get("calibrations", ()), now)]
     return None if ids[0] == ids[1] else {"kind": "calibrated again", "before": ids[0], "now": ids[1]}
 
 

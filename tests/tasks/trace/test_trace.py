@@ -148,7 +148,7 @@ def imported(tmp_path: Path, name: str) -> str:
     from reservoir_hw.experiment.states.traces import import_trace
 
     folder = Path(__file__).parents[3] / "examples" / "measured_devices" / "mappings"
-    return import_trace(folder / f"{name}.yaml", tmp_path / "trace").store.path
+    return import_trace(folder / f"{name}.yaml", tmp_path / "trace").path
 
 
 @pytest.mark.parametrize("delay", [0, 1, 3])

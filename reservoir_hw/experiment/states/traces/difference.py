@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
@@ -33,7 +33,8 @@ class Pair:
 class Divergence:
     """The first step at which a node differs by more than the tolerance; `deviations` are standard deviations."""
 
-    pair: Pair
+    a: tuple[str, int]
+    b: tuple[str, int]
     step: int
     node: int
     deviations: float
@@ -104,17 +105,9 @@ class Difference:
             "nrmse": _known(self.overall),
             "consistency": _middle(self.consistency),
             "not_finite": [self.nodes[i] for i in self.not_finite],
-            "pairs": [{"a": list(p.a), "b": list(p.b), "steps": p.steps} for p in self.pairs],
+            "pairs": [asdict(pair) for pair in self.pairs],
             "alone": {"a": self.alone_a, "b": self.alone_b},
-            "divergence": None
-            if first is None
-            else {
-                "a": list(first.pair.a),
-                "b": list(first.pair.b),
-                "step": first.step,
-                "node": first.node,
-                "deviations": _known(first.deviations),
-            },
+            "divergence": None if first is None else {**asdict(first), "deviations": _known(first.deviations)},
             "nodes": [
                 {"name": name, **{key: _known(getattr(self, key)[i]) for key in _OF_A_NODE}}
                 for i, name in enumerate(self.nodes)
@@ -123,24 +116,18 @@ class Difference:
 
     def facts(self) -> list[tuple[str, str]]:
         """A summary, for people."""
-        first = self.divergence
-        if first is None:
-            diverges = "nowhere"
-        else:
+        first, diverges = self.divergence, "nowhere"
+        if first is not None:
             size = f"{first.deviations:.3g} standard deviations" if np.isfinite(first.deviations) else "not finite"
-            diverges = (
-                f"step {first.step} of data set {first.pair.a[0]}, sequence {first.pair.a[1]}: node "
-                f"{self.nodes[first.node]}, {size}"
-            )
+            place = "step {} of data set {}, sequence {}".format(first.step, *first.a)
+            diverges = f"{place}: node {self.nodes[first.node]}, {size}"
+        alone = f"only in a: {self.alone_a}, only in b: {self.alone_b}"
         finite = np.isfinite(self.largest)
         nrmse = self.nrmse[finite]
         return [
             ("a", self.a),
             ("b", self.b),
-            (
-                "sequences",
-                f"{len(self.pairs)} with the same inputs; only in a: {self.alone_a}, only in b: {self.alone_b}",
-            ),
+            ("sequences", f"{len(self.pairs)} with the same inputs; {alone}"),
             ("compared", f"{self.steps:,} steps of {len(self.nodes):,} nodes"),
             ("NRMSE", "0, identical" if self.identical else f"{self.overall:.3g}"),
             *([("NRMSE of a node", f"median {np.median(nrmse):.3g}, worst {nrmse.max():.3g}")] if len(nrmse) else []),
@@ -160,16 +147,9 @@ class Difference:
         moving = ["constant" if np.isnan(value) else f"{value:.4f}" for value in self.consistency]
         for i in self.not_finite:
             moving[i] = "not finite"
+        rest = (self.aligned, self.offset, self.largest)
         worst = [
-            [
-                self.nodes[i],
-                f"{self.nrmse[i]:.3g}",
-                moving[i],
-                f"{self.aligned[i]:.3g}",
-                f"{self.offset[i]:.3g}",
-                f"{self.largest[i]:.3g}",
-            ]
-            for i in self.worst()
+            [self.nodes[i], f"{self.nrmse[i]:.3g}", moving[i], *(f"{one[i]:.3g}" for one in rest)] for i in self.worst()
         ]
         note = (
             "NRMSE: root mean square of b - a over the node's standard deviation in a. consistency: correlation of a "
@@ -265,28 +245,20 @@ def _difference(
             found = _first_above(x, y, sums.scale, tolerance)
             if found is not None and (first is None or start + found[1] < first[1]):
                 first = int(numbers[found[0]]), start + found[1], found[2], found[3]
-    pairs = {number: Pair(tapes[0].place(number), tapes[1].place(other), s) for number, other, s in matched}
-    nrmse, consistency, offset, overall = sums.results()
-    aligned, gain = sums.alignment(nrmse, consistency)
+    pairs = {number: Pair(tape_a.place(number), tape_b.place(other), s) for number, other, s in matched}
+    diverged = None if first is None else Divergence(pairs[first[0]].a, pairs[first[0]].b, *first[1:])
     return Difference(
         a=a.path,
         b=b.path,
         nodes=spec.node_names or tuple(map(str, range(spec.nodes))),
         pairs=list(pairs.values()),
-        alone_a=tapes[0].sequences - len(matched),
-        alone_b=tapes[1].sequences - len(matched),
+        alone_a=tape_a.sequences - len(matched),
+        alone_b=tape_b.sequences - len(matched),
         tolerance=tolerance,
         washout=washout,
         steps=compared,
-        nrmse=nrmse,
-        aligned=aligned,
-        gain=gain,
-        consistency=consistency,
-        scale=sums.scale,
-        offset=offset,
-        largest=sums.largest,
-        overall=overall,
-        divergence=None if first is None else Divergence(pairs[first[0]], *first[1:]),
+        **sums.results(),
+        divergence=diverged,
     )
 
 
@@ -300,11 +272,8 @@ def _matched(a: Tape, b: Tape, tolerance: float) -> list[tuple[int, int, int]]:
         begin = a.first_inputs[number]
         for other in free:
             steps = min(length, lengths[other])
-            if (
-                steps
-                and (np.abs(b.first_inputs[other] - begin) <= tolerance).all()
-                and _agree(a, number, b, other, steps, tolerance)
-            ):
+            alike = steps and (np.abs(b.first_inputs[other] - begin) <= tolerance).all()
+            if alike and _agree(a, number, b, other, steps, tolerance):
                 matched.append((number, other, steps))
                 free.remove(other)
                 break
@@ -346,7 +315,6 @@ class _Sums:
         self.mean, self.variance, self.scale = np.zeros(nodes), np.zeros(nodes), np.ones(nodes)
         self.largest = np.zeros(nodes)
         self._low, self._high = np.full((2, nodes), np.inf), np.full((2, nodes), -np.inf)
-        self._rows = 0
         self._b, self._bb, self._ab, self._dd = (np.zeros(nodes) for _ in range(4))
 
     def add_reference(self, x: np.ndarray) -> None:
@@ -358,10 +326,11 @@ class _Sums:
         self.variance += ((rows - mean) ** 2).sum(axis=0) + away**2 * (self.count * count / total)
         self.mean += away * (count / total)
         self.count = total
-        self._low[0], self._high[0] = (
-            np.minimum(self._low[0], rows.min(axis=0)),
-            np.maximum(self._high[0], rows.max(axis=0)),
-        )
+        self._widen(0, rows)
+
+    def _widen(self, which: int, rows: np.ndarray) -> None:
+        self._low[which] = np.minimum(self._low[which], rows.min(axis=0))
+        self._high[which] = np.maximum(self._high[which], rows.max(axis=0))
 
     def fix_scale(self) -> None:
         """What differences of each node are measured in."""
@@ -381,35 +350,33 @@ class _Sums:
         self._b += away.sum(axis=0)
         self._bb += (away**2).sum(axis=0)
         self._ab += (away * (rows - self.mean)).sum(axis=0)
-        self._low[1] = np.minimum(self._low[1], others.min(axis=0))
-        self._high[1] = np.maximum(self._high[1], others.max(axis=0))
+        self._widen(1, others)
 
-    def results(self) -> tuple[np.ndarray, np.ndarray, np.ndarray, float]:
-        """NRMSE, consistency and offset of each node, and the NRMSE of all."""
+    def results(self) -> dict[str, Any]:
+        """The arrays of `Difference`, and the NRMSE of all nodes."""
         square, offset = self._dd / self.count, self._b / self.count
         nrmse = np.sqrt(square) / self.scale
-        moving = (self._low < self._high).all(axis=0)
-        other = np.where(moving, self._bb / self.count - offset**2, 1.0)
-        own = np.where(moving, self.variance, 1.0)
-        consistency = np.where(moving, self._ab / self.count / np.sqrt(own * other), np.nan)
+        moves = self._low < self._high
+        moving, variance_b = moves.all(axis=0), self._bb / self.count - offset**2
+        both = np.where(moving, self.variance, 1.0) * np.where(moving, variance_b, 1.0)
+        consistency = np.where(moving, self._ab / self.count / np.sqrt(both), np.nan).clip(-1, 1)
+        # Scaled and shifted by least squares. The correlation is known to 1e-16, its root to 1e-8 only.
+        left = np.where(moving, np.sqrt(1 - consistency**2), moves.any(axis=0))
         finite = np.isfinite(self.largest)
         total = float(self.variance[finite].sum())
-        if not finite.any():
-            overall = float("nan")
-        elif total:
-            overall = float(np.sqrt(square[finite].sum() / total))
-        else:
-            overall = float(np.sqrt(np.mean(nrmse[finite] ** 2)))
-        return nrmse, np.clip(consistency, -1, 1), offset, overall
-
-    def alignment(self, nrmse: np.ndarray, consistency: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """NRMSE of each node after scaling and shifting b by least squares, and the factor."""
-        moves = self._low < self._high
-        left = np.where(moves.all(axis=0), np.sqrt(1 - consistency**2), moves.any(axis=0))
-        variance_b = self._bb / self.count - (self._b / self.count) ** 2
-        gain = consistency * np.sqrt(self.variance / np.where(moves[1], variance_b, 1.0))
-        # The correlation is known to 1e-16, its root to 1e-8 only.
-        return np.minimum(left, nrmse), gain
+        overall = float("nan")
+        if finite.any():
+            overall = float(np.sqrt(square[finite].sum() / total if total else np.mean(nrmse[finite] ** 2)))
+        return {
+            "nrmse": nrmse,
+            "aligned": np.minimum(left, nrmse),
+            "gain": consistency * np.sqrt(self.variance / np.where(moves[1], variance_b, 1.0)),
+            "consistency": consistency,
+            "scale": self.scale,
+            "offset": offset,
+            "largest": self.largest,
+            "overall": overall,
+        }
 
 
 def _first_above(

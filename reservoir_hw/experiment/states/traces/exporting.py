@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from reservoir_hw.core.errors import ConfigurationError, MissingExtra
+from reservoir_hw.core.errors import ConfigurationError, extra
 from reservoir_hw.core.store import Coordinate, Dataset, Region, StateStore
 from reservoir_hw.experiment.states.progress import Progress, StepCounter
 
@@ -49,10 +49,8 @@ def export_trace(
 
 
 def _write_netcdf(path: Path, store: StateStore, datasets: dict[str, Dataset], counter: StepCounter) -> None:
-    try:
+    with extra("sim", "NetCDF needs scipy"):
         from scipy.io import netcdf_file
-    except ImportError as error:
-        raise MissingExtra("NetCDF needs scipy: pip install 'reservoir-hw[sim]'") from error
     with netcdf_file(str(path), "w", version=2) as file:
         file.source = f"reservoir_hw, {store.path}"
         for name, one in datasets.items():
@@ -66,8 +64,7 @@ def _write_netcdf(path: Path, store: StateStore, datasets: dict[str, Dataset], c
                 variable.units = str(kept.attrs.get("units", "1"))
                 variable[:] = np.nan
             for region in one.regions():
-                inputs, states = _read(one, region)
-                at = (region.rows, slice(region.start, region.stop))
+                at, inputs, states = _read(one, region)
                 file.variables[f"{prefix}_inputs"][at] = inputs
                 file.variables[f"{prefix}_states"][at] = states
                 counter.add(inputs.shape[0] * inputs.shape[1])
@@ -106,7 +103,7 @@ def _write_csv(path: Path, store: StateStore, datasets: dict[str, Dataset], coun
         for name, one in datasets.items():
             times = one.coordinates["step"].values
             for region in one.regions():
-                inputs, states = _read(one, region)
+                _, inputs, states = _read(one, region)
                 for row in range(inputs.shape[0]):
                     for t in range(inputs.shape[1]):
                         # As short as the number allows: a reader gets the same bits.
@@ -121,6 +118,7 @@ def _columns(letter: str, coordinate: Coordinate) -> list[str]:
     return [f"{letter}{named}{value}" for value in coordinate.values]
 
 
-def _read(dataset: Dataset, region: Region) -> tuple[np.ndarray, np.ndarray]:
+def _read(dataset: Dataset, region: Region) -> tuple[tuple[slice, slice], np.ndarray, np.ndarray]:
+    """Where a region lies, with its inputs and states."""
     at = (region.rows, slice(region.start, region.stop))
-    return dataset.inputs[at], dataset.states[at]
+    return at, dataset.inputs[at], dataset.states[at]

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 from pydantic import Field, NonNegativeFloat, NonNegativeInt, model_validator
@@ -100,23 +100,10 @@ class MappingConfig(Config):
         return self
 
 
-def load_mapping(path: str | Path) -> MappingConfig:
-    """A mapping file (YAML or JSON). Raises `ConfigurationError` that names the line."""
-    return validate(MappingConfig, Document.from_file(path))
-
-
 _CHUNK_BYTES = 4 << 20
 _SEQUENCES_PER_CHUNK = 64
 # Steps whose lengths differ by more than this share of the mean are worth a remark.
 _UNEVEN = 0.05
-
-
-@dataclass
-class Imported:
-    """The new trace, and what the user should know about how it was made."""
-
-    store: StateStore
-    notes: list[str]
 
 
 def import_trace(
@@ -124,8 +111,10 @@ def import_trace(
     out: str | Path,
     files: Sequence[str | Path] = (),
     progress: Progress | None = None,
-) -> Imported:
+) -> StateStore:
     """Convert measured data into a trace at `out`, as a mapping file says.
+
+    What its reader should know about how it was made is in `facts["provenance"]["notes_on_import"]`.
 
     Parameters
     ----------
@@ -144,7 +133,7 @@ def import_trace(
     if isinstance(mapping, MappingConfig):
         config, folder = mapping, Path()
     else:
-        config, folder = load_mapping(mapping), Path(mapping).parent
+        config, folder = validate(MappingConfig, Document.from_file(mapping)), Path(mapping).parent
     paths = [Path(file) for file in files]
     if not paths:
         if config.file is None:
@@ -156,11 +145,11 @@ def import_trace(
             raise ConfigurationError(
                 f"{paths[0]} has another content than the mapping expects: sha256 {sources[0].sha256}"
             )
-        driver = None
+        used = list(sources)
         if config.inputs.file is not None:
-            driver = stack.enter_context(opened(resolve(config.inputs.file, folder), config.read))
-        used = [*sources, *([driver] if driver else [])]
-        parts = [_Part.of(source, driver or source, config) for source in sources]
+            used.append(stack.enter_context(opened(resolve(config.inputs.file, folder), config.read)))
+        drivers = sources if config.inputs.file is None else [used[-1]] * len(sources)
+        parts = [_Part.of(source, driver, config) for source, driver in zip(sources, drivers, strict=True)]
         counter = StepCounter(progress, 2 * sum(part.steps for part in parts))
         counter.say("checking")
         for part in parts:
@@ -173,22 +162,18 @@ def import_trace(
         record = {
             **provenance.collect(config.model_dump(mode="json")),
             "files": [{"file": s.path.name, "bytes": s.size, "sha256": s.sha256} for s in used],
-            "notes_on_import": list(notes),
-            "sample": config.sample,
-            "operator": config.operator,
-            "notes": config.notes,
+            "notes_on_import": notes,
+            **config.model_dump(include={"sample", "operator", "notes"}),
             "step_period": clock,
         }
         spec = _spec(config, parts[0], used, scale, clock)
-        store = StateStore.create(
-            out, {"made_by": "import", "spec": spec.model_dump(mode="json"), "provenance": record}
-        )
+        facts = {"made_by": "import", "spec": spec.model_dump(mode="json"), "provenance": record}
+        store = StateStore.create(out, facts)
         counter.say("writing")
-        store.commit(
-            sum(_write(store, f"{number:03d}", part, scale, spec, counter.add) for number, part in enumerate(parts))
-        )
+        named = enumerate(parts)
+        store.commit(sum(_write(store, f"{number:03d}", part, scale, spec, counter.add) for number, part in named))
         store.close_segment([], complete=True)
-    return Imported(store, notes)
+    return store
 
 
 @dataclass
@@ -204,6 +189,8 @@ class _Part:
     broken: dict[int, int] = field(default_factory=dict)
     low: np.ndarray = field(default_factory=lambda: np.empty(0))
     high: np.ndarray = field(default_factory=lambda: np.empty(0))
+    # Least and greatest input.
+    driven: tuple[float, float] = (np.inf, -np.inf)
 
     @classmethod
     def of(cls, source: Source, driver: Source, config: MappingConfig) -> _Part:
@@ -253,6 +240,7 @@ class _Part:
                 self.broken.setdefault(int(column), self.rows.start + self.latency + start + row)
             self.low = np.fmin(self.low, np.fmin.reduce(states, axis=(0, 1)))
             self.high = np.fmax(self.high, np.fmax.reduce(states, axis=(0, 1)))
+            self.driven = min(self.driven[0], float(inputs.min())), max(self.driven[1], float(inputs.max()))
             on_steps(states.shape[1])
 
 
@@ -311,7 +299,9 @@ class _Scale:
         unit, scale = config.inputs.unit, config.inputs.scale
         if scale is None:
             return cls(0.0, 1.0, unit)
-        low, high = _extremes(parts) if scale.range == "data" else scale.range
+        low, high = min(part.driven[0] for part in parts), max(part.driven[1] for part in parts)
+        if scale.range != "data":
+            low, high = scale.range
         if low == high:
             raise ConfigurationError(f"inputs.scale: the inputs are {low:g} throughout, so they cannot be scaled")
         gain = (scale.onto[1] - scale.onto[0]) / (high - low)
@@ -320,12 +310,6 @@ class _Scale:
 
     def apply(self, values: np.ndarray) -> np.ndarray:
         return (values - self.zero) * self.gain
-
-
-def _extremes(parts: Sequence[_Part]) -> tuple[float, float]:
-    found = [(u.min(), u.max()) for part in parts for _, u, _ in part.chunks(_chunk_steps(part))]
-    lows, highs = zip(*found, strict=True)
-    return float(min(lows)), float(max(highs))
 
 
 def _clock(parts: Sequence[_Part], config: MappingConfig, notes: list[str]) -> dict[str, float] | None:
@@ -386,7 +370,6 @@ def _spec(
 def _write(store: StateStore, name: str, part: _Part, scale: _Scale, spec: ReservoirSpec, on_steps: OnSteps) -> int:
     """The number of places that were written."""
     size = _chunk_steps(part)
-    facts: dict[str, Any] = {"file": part.source.path.name, "sha256": part.source.sha256}
     dataset = store.add(
         name,
         sequences=part.states.sequences,
@@ -396,7 +379,7 @@ def _write(store: StateStore, name: str, part: _Part, scale: _Scale, spec: Reser
         steps=part.steps,
         group=min(part.states.sequences, _SEQUENCES_PER_CHUNK),
         dtype=spec.dtype,
-        facts=facts,
+        facts={"file": part.source.path.name, "sha256": part.source.sha256},
     )
     places = 0
     for start, inputs, states in part.chunks(size):

@@ -10,7 +10,7 @@ import numpy as np
 
 from reservoir_hw.backends.replay import recorded_spec
 from reservoir_hw.backends.simulated.memory import in_units
-from reservoir_hw.core.errors import ConfigurationError, MissingExtra
+from reservoir_hw.core.errors import ConfigurationError, extra
 from reservoir_hw.core.figure_style import colours, new_figure, plain, whole_numbers
 from reservoir_hw.core.spec import ReservoirSpec
 from reservoir_hw.core.store import Dataset, Region, StateStore
@@ -175,9 +175,7 @@ def _rate(dataset: Mapping[str, Any]) -> str:
 
 
 def _channels(count: int, names: list[str], unit: str) -> str:
-    shown = ", ".join(names[:4]) + (
-        f", ... {names[-1]}" if len(names) > 5 else ", " + names[4] if len(names) == 5 else ""
-    )
+    shown = ", ".join(names if len(names) < 6 else [*names[:4], f"... {names[-1]}"])
     return f"{count:,}{f' ({shown})' if names else ''}{f', unit {unit}' if unit != '1' else ''}"
 
 
@@ -216,10 +214,8 @@ def plot(
 
     Raises `ConfigurationError` for a part that was not recorded.
     """
-    try:
+    with extra("report", "figures need matplotlib"):
         import matplotlib as _  # noqa: F401
-    except ImportError as error:
-        raise MissingExtra("figures need matplotlib: pip install 'reservoir-hw[report]'") from error
     spec = recorded_spec(store)
     found = store.dataset(dataset) if dataset is not None else next(iter(store.datasets.values()), None)
     if found is None:

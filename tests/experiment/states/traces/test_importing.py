@@ -58,7 +58,7 @@ def mapping(tmp_path: Path, **over: Any) -> Path:
 
 
 def imported(tmp_path: Path, *files: Path, name: str = "trace", **over: Any) -> StateStore:
-    return import_trace(mapping(tmp_path, **over), tmp_path / name, files).store
+    return import_trace(mapping(tmp_path, **over), tmp_path / name, files)
 
 
 def check(store: StateStore, u: np.ndarray = U[:, None], x: np.ndarray = X) -> None:
@@ -271,17 +271,13 @@ def test_nan_is_an_error_or_dropped_and_said(tmp_path: Path, missing: str) -> No
     states = {"columns": ["?_V[V]", "level"], "without": ["u_V[V]"]}
     with pytest.raises(ConfigurationError, match=r"line 9, column '3_V\[V\]': not a finite number .*\(1 of 4 columns"):
         imported(tmp_path, file, inputs=BY_NAME["inputs"], states=states)
-    made = import_trace(
-        mapping(tmp_path, inputs=BY_NAME["inputs"], states={**states, "drop": ["nan", "constant"]}),
-        tmp_path / "t",
-        [file],
-    )
-    assert made.notes == [
+    states["drop"] = ["nan", "constant"]
+    facts = imported(tmp_path, file, name="t", inputs=BY_NAME["inputs"], states=states).facts
+    assert facts["provenance"]["notes_on_import"] == [
         "dropped 1 of 4 columns (not a number somewhere): 3_V[V]",
         "dropped 1 of 4 columns (constant): level",
     ]
-    assert made.store.facts["provenance"]["notes_on_import"] == made.notes
-    assert made.store.facts["spec"]["node_names"] == ["1_V[V]", "2_V[V]"]
+    assert facts["spec"]["node_names"] == ["1_V[V]", "2_V[V]"]
     with pytest.raises(ConfigurationError, match=r"inputs: .*line 9"):
         imported(tmp_path, file, inputs={"columns": ["3_V[V]"]}, states={"columns": [2]})
 
@@ -323,8 +319,8 @@ def test_uneven_steps_and_inputs_among_the_states_are_remarked_on(tmp_path: Path
     times[6:] += 0.1
     file = npz(tmp_path / "a.npz", x=np.column_stack([U, X]), t=times)
     over = {"inputs": {"array": "x", "columns": [0]}, "states": {"array": "x"}, "time": {"array": "t"}}
-    made = import_trace(mapping(tmp_path, **over), tmp_path / "t", [file])
-    assert made.notes == ["the steps are uneven: 0.5 to 0.6 s, 0.5091 s on average", "the states include the inputs 0"]
+    notes = imported(tmp_path, file, name="t", **over).facts["provenance"]["notes_on_import"]
+    assert notes == ["the steps are uneven: 0.5 to 0.6 s, 0.5091 s on average", "the states include the inputs 0"]
     over["time"] = {"array": "x"}
     with pytest.raises(ConfigurationError, match="time does not increase"):
         imported(tmp_path, file, name="2", **over)
@@ -375,7 +371,7 @@ def test_long_data_are_written_in_several_chunks(tmp_path: Path) -> None:
 def test_the_mappings_of_the_examples(tmp_path: Path, path: Path) -> None:
     if "RESERVOIR_HW_DATA" not in os.environ:
         pytest.skip("RESERVOIR_HW_DATA does not name the folder of the measured data")
-    store = import_trace(path, tmp_path / "trace").store
+    store = import_trace(path, tmp_path / "trace")
     dataset = store.dataset("000")
     shapes = {"nanowire": (15, {3000, 1500}), "skyrmion": (1601, {500, 100}), "conical": (1601, {500, 501})}
     nodes, steps = shapes.get(path.stem.partition("_")[0], (500, {1000}))

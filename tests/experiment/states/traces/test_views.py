@@ -169,7 +169,7 @@ def test_differences_are_those_of_numpy(tmp_path: Path) -> None:
     deviations = np.abs(other - x)[:, 5:] / left.std(axis=0)
     assert first is not None
     assert first.step == 5 + int((deviations > 0.5).any(axis=(0, 2)).argmax())
-    assert first.deviations == pytest.approx(deviations[first.pair.a[1], first.step - 5, first.node])
+    assert first.deviations == pytest.approx(deviations[first.a[1], first.step - 5, first.node])
     assert found.as_dict()["divergence"]["step"] == first.step
     assert dict(found.facts())["first difference above 0.5"].startswith(f"step {first.step} of data set 000")
     assert len(found.table().rows) == NODES

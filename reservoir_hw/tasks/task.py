@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import copy
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, Self, get_args
+from typing import TYPE_CHECKING, Any, Literal, Protocol, Self, get_args
 
 import numpy as np
+from pydantic import Field, NonNegativeInt
 
 from reservoir_hw.core.arrays import as_numpy
 from reservoir_hw.core.channels import Channels
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
 
     from matplotlib.figure import Figure
 
-    from reservoir_hw.core.series_format import SeriesFormat
     from reservoir_hw.core.tokenizer import Tokenizer
 
 
@@ -198,13 +198,6 @@ class Tokens(Protocol):
         ...
 
 
-class Report(NamedTuple):
-    """What makes tables, and figures by file stem, from the rows of a result."""
-
-    tables: Callable[[Sequence[Row]], list[Table]]
-    figures: Callable[[Sequence[Row]], dict[str, Figure]]
-
-
 class Task(ABC):
     """A train and a test split and the measures of success.
 
@@ -245,8 +238,6 @@ class Task(ABC):
     """Of all inputs, where the configuration of the task does not tell them."""
     remarks: Sequence[str] = ()
     """What casts doubt on the data, a sentence each."""
-    report: Report | None = None
-    """Makes the tables and figures. A task can also override the two methods."""
 
     def direction_of(self, metric: str) -> Literal["minimize", "maximize"] | None:
         """Which way a metric gets better, as far as the task says."""
@@ -334,11 +325,13 @@ class Task(ABC):
 
     def tables(self, rows: Sequence[Row]) -> list[Table]:
         """Tables beyond the plain list of metrics, for instance beside published figures."""
-        return [] if self.report is None else self.report.tables(rows)
+        del rows
+        return []
 
     def figures(self, rows: Sequence[Row]) -> dict[str, Figure]:
         """Figures by file stem. Imports matplotlib, so it needs the `report` extra."""
-        return {} if self.report is None else self.report.figures(rows)
+        del rows
+        return {}
 
 
 def _labels_of(split: Split) -> list[Any]:
@@ -371,6 +364,12 @@ def _forecasts_in(series: np.ndarray, test: Split) -> Split:
     first = np.unique(np.linspace(0, len(series) - window, starts).astype(int))
     pieces = np.stack([series[begin : begin + window] for begin in first])
     return Split(pieces[:, :warmup], pieces[:, warmup:])
+
+
+def in_two(inputs: np.ndarray, targets: np.ndarray, train_steps: int) -> tuple[Split, Split]:
+    """Training and test of one sequence, from (time,) or (time, channels) each: the first steps, and the rest."""
+    pieces = [series.reshape(1, len(inputs), -1).astype(np.float32) for series in (inputs, targets)]
+    return Split(*(piece[:, :train_steps] for piece in pieces)), Split(*(piece[:, train_steps:] for piece in pieces))
 
 
 class TaskConfig(Config):
@@ -411,6 +410,13 @@ class TaskConfig(Config):
     @abstractmethod
     def build(self) -> Task:
         """Make the data. Heavy imports belong in here."""
+
+
+class RepeatedConfig(TaskConfig):
+    """Settings of a task that draws its data."""
+
+    dataset: NonNegativeInt = Field(default=0, description="number of the repetition")
+    seed: NonNegativeInt = 0
 
 
 def checked_outputs(outputs: np.ndarray, split: Split, *, finite: bool = True) -> np.ndarray:

@@ -419,6 +419,20 @@ class RepeatedConfig(TaskConfig):
     seed: NonNegativeInt = 0
 
 
+# A probability below this is taken for it, so that one impossible guess does not make the loss infinite.
+_FLOOR = {"scores": 1e-4, "probabilities": 1e-12, "activations": 1e-12}
+
+
+def cross_entropy_of(outputs: np.ndarray, following: np.ndarray, scale: OutputScale) -> float:
+    """Nats per token of outputs (time, vocabulary) for the tokens that follow (time,).
+
+    Outputs are taken for probabilities after they were clipped to at least 1e-4 (scores) or 1e-12, and divided by
+    their sum.
+    """
+    level = np.maximum(outputs, _FLOOR[scale])
+    return float(-np.log(level[np.arange(len(following)), following] / level.sum(axis=1)).mean())
+
+
 def checked_outputs(outputs: np.ndarray, split: Split, *, finite: bool = True) -> np.ndarray:
     """A copy of the outputs in float64, with 0 where a step does not count.
 

@@ -22,6 +22,7 @@ from reservoir_hw.tasks.task import (
     TaskConfig,
     Tokens,
     checked_outputs,
+    cross_entropy_of,
 )
 from reservoir_hw.tasks.text import report
 from reservoir_hw.tasks.text.corpus import (
@@ -45,9 +46,6 @@ UNKNOWN: dict[Level, str] = {"char": "\ufffd", "word": "<unk>"}
 
 # Numbers of a split in one-hot form, 512 MiB.
 _LARGEST = 1 << 27
-
-# A probability below this is taken for it, so that one impossible guess does not make the loss infinite.
-_FLOOR = {"scores": 1e-4, "probabilities": 1e-12, "activations": 1e-12}
 
 
 class TextConfig(TaskConfig):
@@ -210,9 +208,9 @@ class Text(Task):
     def evaluate(self, outputs: np.ndarray, scale: OutputScale = "scores") -> Evaluation:
         """Judge `outputs` (1, time, vocabulary) for the test split; the class describes the metrics."""
         following = cast(np.ndarray, self.tokens_test)[1:].astype(np.int64)
-        level = np.maximum(checked_outputs(outputs, self.test)[0], _FLOOR[scale])
-        chosen = level[np.arange(len(following)), following] / level.sum(axis=1)
-        return self.evaluation_of(float(-np.log(chosen).mean()), float((level.argmax(axis=1) == following).mean()))
+        values = checked_outputs(outputs, self.test)[0]
+        accuracy = float((values.argmax(axis=1) == following).mean())
+        return self.evaluation_of(cross_entropy_of(values, following, scale), accuracy)
 
     def evaluation_of(
         self, cross_entropy: float, accuracy: float, arrays: Mapping[str, np.ndarray] | None = None

@@ -15,6 +15,8 @@ from reservoir_hw.tasks.task import TaskConfig
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from reservoir_hw.tasks.data.task import Data
+
 
 GivenName = Annotated[str, Field(pattern=r"^given:[0-9a-f]{32}$")]
 """Arrays that a program gave (`core.given`)."""
@@ -81,8 +83,8 @@ class ScaleConfig(Config):
     margin: NonNegativeFloat = Field(default=0.1, description="range: so much wider than the training, at both ends")
 
 
-class DataSettings(TaskConfig):
-    """All that a user can say of the data."""
+class DataConfig(TaskConfig):
+    """A user's own data, from files or arrays: learned on one part and judged on another."""
 
     kind: Literal["data"]
     files: str | list[str] | None = Field(default=None, description="path, list or glob; each file is one series")
@@ -118,16 +120,8 @@ class DataSettings(TaskConfig):
 
     @model_validator(mode="after")
     def _fits_together(self) -> Self:
-        sources = [
-            name
-            for name, there in (
-                ("files", self.files is not None),
-                ("call", self.call is not None),
-                ("trace", self.trace is not None),
-                ("arrays as inputs", isinstance(self.inputs, str)),
-            )
-            if there
-        ]
+        sources = [name for name in ("files", "call", "trace") if getattr(self, name) is not None]
+        sources += ["arrays as inputs"] * isinstance(self.inputs, str)
         if len(sources) != 1:
             raise ValueError(
                 f"give one of files, call, trace and arrays as inputs, not {' and '.join(sources) or 'none'}"
@@ -146,6 +140,12 @@ class DataSettings(TaskConfig):
         if self.trace is not None and (self.scale.inputs != "none" or self.folds is not None):
             raise ValueError("inputs of a trace are as they were driven: scale: {inputs: none}, and no folds")
         return self
+
+    def build(self) -> Data:
+        """A `Data` with these settings."""
+        from reservoir_hw.tasks.data.task import Data
+
+        return Data(self)
 
     @property
     def fold_count(self) -> int:

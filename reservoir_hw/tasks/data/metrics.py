@@ -4,20 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from itertools import chain
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from reservoir_hw.core.errors import ConfigurationError
 from reservoir_hw.core.functions import import_function, without_digest
 from reservoir_hw.tasks import classification
-from reservoir_hw.tasks.prediction import report as series_report
-from reservoir_hw.tasks.report import about_spread, by_model, mean_and_spread
-from reservoir_hw.tasks.task import Row, Table
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+from reservoir_hw.tasks.task import Evaluation
 
 
 def of_numbers(
@@ -49,33 +42,29 @@ def of_numbers(
     return metrics | own(further, targets[:, 0] if single else targets, outputs[:, 0] if single else outputs)
 
 
-def of_classes(
-    right: np.ndarray, answers: np.ndarray, classes: Sequence[str], further: Sequence[str]
-) -> dict[str, float]:
+def of_classes(right: np.ndarray, answers: np.ndarray, classes: Sequence[str], further: Sequence[str]) -> Evaluation:
     """`accuracy`, `balanced_accuracy` (mean over the classes), `f1` (mean over the classes), and `error_rate`.
 
     `right` and `answers` are (series,), numbers of the classes. A class that is neither asked for nor answered does not
-    count. The error rate has its 95 % interval (`classification.error_metrics`).
+    count. The error rate has its 95 % interval, and `arrays` are those of `classification.counted_classes`.
     """
-    counts = confusion(right, answers, len(classes))
+    counted = classification.counted_classes(right, answers, len(classes))
+    counts = counted.arrays["confusion"]
     hits, asked, given = counts.diagonal(), counts.sum(axis=1), counts.sum(axis=0)
     there, seen = asked > 0, asked + given > 0
-    wrong = int(np.count_nonzero(right != answers))
     metrics = {
-        "accuracy": 1 - wrong / len(right),
+        "accuracy": 1 - counted.metrics["error_rate"],
         "balanced_accuracy": float(np.mean(hits[there] / asked[there])),
         "f1": float(np.mean(2 * hits[seen] / (asked + given)[seen])),
-        **classification.error_metrics("error_rate", wrong, len(right)),
+        **counted.metrics,
     }
     names = np.array(classes)
-    return metrics | own(further, names[right], names[answers])
+    return Evaluation(metrics | own(further, names[right], names[answers]), counted.arrays)
 
 
-def confusion(right: np.ndarray, answers: np.ndarray, classes: int) -> np.ndarray:
-    """How often each answer was given where each class was right: (right, answer)."""
-    counts = np.zeros((classes, classes), dtype=np.int64)
-    np.add.at(counts, (right, answers), 1)
-    return counts
+def name_of(function: str) -> str:
+    """What a user's metric is called: as its function."""
+    return without_digest(function).partition(":")[2]
 
 
 def own(functions: Sequence[str], targets: np.ndarray, outputs: np.ndarray) -> dict[str, float]:
@@ -85,7 +74,6 @@ def own(functions: Sequence[str], targets: np.ndarray, outputs: np.ndarray) -> d
     """
     found = {}
     for target in functions:
-        name = without_digest(target).partition(":")[2]
         try:
             value = float(import_function(target, "task.metrics", "metric")(targets, outputs))
         except ConfigurationError:
@@ -94,47 +82,5 @@ def own(functions: Sequence[str], targets: np.ndarray, outputs: np.ndarray) -> d
             raise ConfigurationError(f"task.metrics: {target} failed: {type(error).__name__}: {error}") from error
         if not math.isfinite(value):
             raise ConfigurationError(f"task.metrics: {target} gave {value}, which is no measure of an error")
-        found[name] = value
+        found[name_of(target)] = value
     return found
-
-
-# ---- Errors by model, outputs beside targets, and which class was taken for which.
-
-
-def tables_of_numbers(rows: Sequence[Row], further: Sequence[str]) -> list[Table]:
-    """Mean errors by model; of several outputs a second table has each."""
-    models = by_model(rows)
-    shown = ["nrmse", "mae", "r2", *further]
-    note = about_spread(chain(*models.values()))
-    body = [
-        [name, str(len(runs)), *(mean_and_spread(runs, m, ".3g", ".2g") for m in shown)]
-        for name, runs in models.items()
-    ]
-    tables = [Table("Own data", ["model", "runs", *shown], body, note)]
-    outputs = [name for name in rows[0].evaluation.metrics if name.startswith("nrmse/")]
-    if outputs:
-        body = [[name, *(mean_and_spread(runs, m, ".3g", ".2g") for m in outputs)] for name, runs in models.items()]
-        tables.append(
-            Table("NRMSE of each output", ["model", *(name.partition("/")[2] for name in outputs)], body, note)
-        )
-    return tables
-
-
-def tables_of_classes(rows: Sequence[Row], further: Sequence[str]) -> list[Table]:
-    """Error rates by model, with the accuracies."""
-    shown = ["accuracy", "balanced_accuracy", "f1", *further]
-    return [classification.table(by_model(rows), "Own data", "series", shown)]
-
-
-def figures_of_numbers(rows: Sequence[Row]) -> dict[str, Figure]:
-    """Outputs beside targets with their error, outputs over targets, and the error of every run."""
-    return series_report.figures(by_model(rows))
-
-
-def figures_of_classes(rows: Sequence[Row], classes: Sequence[str]) -> dict[str, Figure]:
-    """Error rates, and which class was taken for which."""
-    models = by_model(rows)
-    return {
-        "error_rate": classification.figure(models, "series", 1 - 1 / len(classes)),
-        "confusion": classification.confusion_figure(models, classes, "series"),
-    }

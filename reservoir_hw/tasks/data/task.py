@@ -12,15 +12,17 @@ import numpy as np
 
 from reservoir_hw.core.errors import ConfigurationError
 from reservoir_hw.core.given import given_in
+from reservoir_hw.core.series_format import SeriesFormat
 from reservoir_hw.tasks import classification
 from reservoir_hw.tasks.data import metrics
-from reservoir_hw.tasks.data.configuration import DataSettings
+from reservoir_hw.tasks.data.configuration import DataConfig
 from reservoir_hw.tasks.data.reading import Found, Series, found_series
 from reservoir_hw.tasks.data.splitting import Parts, format_of, parts_of, shared
 from reservoir_hw.tasks.prediction import forecast_report
+from reservoir_hw.tasks.prediction import report as series_report
 from reservoir_hw.tasks.prediction.report import PIECE
 from reservoir_hw.tasks.prediction.task import judged_forecast
-from reservoir_hw.tasks.report import by_model
+from reservoir_hw.tasks.report import by_model, table_of_means
 from reservoir_hw.tasks.task import Evaluation, OutputScale, Row, Split, Table, Task, checked_outputs
 
 if TYPE_CHECKING:
@@ -28,14 +30,6 @@ if TYPE_CHECKING:
 
 # In standard deviations of the training: a test so far off is something else than what was learned.
 _FAR = 3.0
-
-
-class DataConfig(DataSettings):
-    """A user's own data, from files or arrays: learned on one part and judged on another."""
-
-    def build(self) -> Data:
-        """A `Data` with these settings."""
-        return Data(self)
 
 
 class Data(Task):
@@ -54,6 +48,7 @@ class Data(Task):
 
     larger = ("r2", "accuracy", "balanced_accuracy", "f1", "valid_steps", "whole")
     smaller = ("nrmse", "nmse", "mae", "error_rate", "diverged")
+    series: SeriesFormat  # pyright: ignore[reportIncompatibleVariableOverride]
 
     def __init__(self, config: DataConfig | None = None, /, **settings: Any) -> None:
         # Arrays that nobody else keeps are gone when this list is.
@@ -62,7 +57,7 @@ class Data(Task):
         self._make(config, *_found_parts(config))
         self._kept = kept
 
-    def _make(self, config: DataSettings, found: Found, parts: Parts) -> None:
+    def _make(self, config: DataConfig, found: Found, parts: Parts) -> None:
         self._config, self._outputs = config, tuple(found.outputs)
         self.sequences = {"train": [one.where for one in parts.train], "test": [one.where for one in parts.test]}
         """Where the sequences of the two splits come from."""
@@ -117,23 +112,21 @@ class Data(Task):
                 )
 
     def _split(self, parts: Parts, *, judged: bool) -> Split:
-        series, follows = parts.test if judged else parts.train, parts.follows
-        config, series_format = self._config, self.series
-        assert series_format is not None
+        series, follows, config = parts.test if judged else parts.train, parts.follows, self._config
         # Of a test only one that follows its training is in one piece: others begin at rest.
         alone = len(series) == 1 and (not judged or follows or not series[0].steps)
-        steps, outputs = max(one.steps for one in series), len(self.classes or series_format.outputs)
+        shape = (len(series), max(one.steps for one in series))
         dtype = np.dtype(series[0].dtype if config.trace is not None else np.float32)
         # Of zeros that are not touched nothing is in memory: series may be much shorter than the longest.
-        inputs, targets = (np.zeros((len(series), steps, width), kind) for width, kind in (
-            (len(series_format.inputs), dtype), (outputs, np.dtype(np.float32))))  # fmt: skip
+        inputs = np.zeros((*shape, len(self.series.inputs)), dtype)
+        targets = np.zeros((*shape, len(self.classes or self.series.outputs)), np.float32)
         skipped = False
         for row, one in enumerate(series):
-            _fill(inputs[row], one.inputs, series_format.model_inputs)
+            _fill(inputs[row], one.inputs, self.series.model_inputs)
             if one.targets is None:
                 targets[row, : one.steps, self.classes.index(str(one.label))] = 1.0
             else:
-                _fill(targets[row], one.targets, series_format.model_targets)
+                _fill(targets[row], one.targets, self.series.model_targets)
                 skipped = skipped or bool(np.isnan(one.targets).any())
         first = config.judge_from if config.judge_from is not None else 0 if follows else config.washout
         counted: np.ndarray | None = None
@@ -185,13 +178,11 @@ class Data(Task):
 
         Raises `ShapeError` for other shapes and, but in a closed loop, `InputRangeError` for NaN or infinity.
         """
-        config, series_format, test = self._config, self.series, self.test
-        assert series_format is not None
+        config, test = self._config, self.test
         if config.closed_loop is not None:
             found = judged_forecast(self, checked_outputs(outputs, test, finite=False), config.closed_loop)
-            found.arrays.update(
-                {name: series_format.user_outputs(found.arrays[name]) for name in ("targets", "outputs")}
-            )
+            for name in ("targets", "outputs"):
+                found.arrays[name] = self.series.user_outputs(found.arrays[name])
             return found
         if test.targets.shape[1] == 0:
             return Evaluation({})
@@ -200,7 +191,7 @@ class Data(Task):
             return self._judge_classes(outputs, valid)
         # Row by row of the split: of series that differ in length most of it is padding.
         targets, answers = (
-            np.concatenate([series_format.user_outputs(one[here]) for one, here in zip(values, valid, strict=True)])
+            np.concatenate([self.series.user_outputs(one[here]) for one, here in zip(values, valid, strict=True)])
             for values in (test.targets, outputs)
         )
         if not len(targets):
@@ -214,33 +205,36 @@ class Data(Task):
         test, rows = self.test, np.arange(len(outputs))
         right = test.targets[rows, test.ends].argmax(axis=1)
         scores = outputs[rows, test.ends] if test.at_end else np.where(valid[:, :, None], outputs, 0).sum(axis=1)
-        answers = scores.argmax(axis=1)
-        wrong = int(np.count_nonzero(answers != right))
-        arrays = classification.error_counts(wrong, len(right))
-        arrays["confusion"] = metrics.confusion(right, answers, len(self.classes))
-        return Evaluation(metrics.of_classes(right, answers, self.classes, self._config.metrics), arrays)
+        return metrics.of_classes(right, scores.argmax(axis=1), self.classes, self._config.metrics)
 
     def tables(self, rows: Sequence[Row]) -> list[Table]:
-        """Errors by model."""
-        further = [name for name in rows[0].evaluation.metrics if name in self._own_metrics]
+        """Errors by model; of several outputs a second table has each."""
+        models, first = by_model(rows), rows[0].evaluation.metrics
         if self.closed_loop:
-            return [forecast_report.table(by_model(rows), "Own data")]
-        return (metrics.tables_of_classes if self.classes else metrics.tables_of_numbers)(rows, further)
+            return [forecast_report.table(models, "Own data")]
+        own = [name for one in self._config.metrics if (name := metrics.name_of(one)) in first]
+        if self.classes:
+            shown = ["accuracy", "balanced_accuracy", "f1", *own]
+            return [classification.table(models, "Own data", "series", shown)]
+        tables = {"Own data": {name: name for name in ("nrmse", "mae", "r2", *own)}}
+        if each := {name: name.partition("/")[2] for name in first if name.startswith("nrmse/")}:
+            tables["NRMSE of each output"] = each
+        return [table_of_means(title, models, shown, ".3g", ".2g") for title, shown in tables.items()]
 
     def figures(self, rows: Sequence[Row]) -> dict[str, Figure]:
-        """Outputs beside targets, or which class was taken for which."""
+        """Outputs beside targets with their error, or error rates and which class was taken for which."""
+        models = by_model(rows)
         if self.closed_loop:
-            return forecast_report.figures(
-                by_model(rows), [one.name for one in self.series.inputs] if self.series else [], ((0, 0), (0, 1))
-            )
-        return metrics.figures_of_classes(rows, self.classes) if self.classes else metrics.figures_of_numbers(rows)
+            return forecast_report.figures(models, [one.name for one in self.series.inputs], ((0, 0), (0, 1)))
+        if not self.classes:
+            return series_report.figures(models)
+        return {
+            "error_rate": classification.figure(models, "series", 1 - 1 / len(self.classes)),
+            "confusion": classification.confusion_figure(models, self.classes, "series"),
+        }
 
-    @property
-    def _own_metrics(self) -> set[str]:
-        return {name.partition("@")[0].partition(":")[2] for name in self._config.metrics}
 
-
-def _found_parts(config: DataSettings) -> tuple[Found, Parts]:
+def _found_parts(config: DataConfig) -> tuple[Found, Parts]:
     """All that was found, and what of it is learned from and judged. Nobody keeps it: it is as large as the splits."""
     found = found_series(config)
     if config.test == "none":
@@ -257,7 +251,7 @@ def _fill(place: np.ndarray, values: np.ndarray, scaled: Any) -> None:
         place[first : first + len(piece)] = scaled(piece)
 
 
-def _forecast_parts(series: Sequence[Series], config: DataSettings) -> Parts:
+def _forecast_parts(series: Sequence[Series], config: DataConfig) -> Parts:
     """The end of one series, or series of their own, in pieces of a warm-up and a forecast."""
     loop = config.closed_loop
     assert loop is not None

@@ -52,7 +52,7 @@ BUILT_IN: dict[str, dict[str, str]] = {
     },
     "tasks": {
         "channel_equalisation": "reservoir_hw.tasks.channel_equalisation:ChannelEqualisationConfig",
-        "data": "reservoir_hw.tasks.data.configuration:DataConfig",
+        "data": "reservoir_hw.tasks.data.task:DataConfig",
         "elman_grammar": "reservoir_hw.tasks.elman_grammar.task:ElmanGrammarConfig",
         "henon": "reservoir_hw.tasks.henon:HenonConfig",
         "japanese_vowels": "reservoir_hw.tasks.japanese_vowels:JapaneseVowelsConfig",

@@ -7,8 +7,8 @@ from reservoir_hw.core.lazy import lazy_names
 if TYPE_CHECKING:
     from reservoir_hw.tasks.channel_equalisation import ChannelEqualisation as ChannelEqualisation
     from reservoir_hw.tasks.channel_equalisation import ChannelEqualisationConfig as ChannelEqualisationConfig
-    from reservoir_hw.tasks.data.configuration import DataConfig as DataConfig
     from reservoir_hw.tasks.data.task import Data as Data
+    from reservoir_hw.tasks.data.task import DataConfig as DataConfig
     from reservoir_hw.tasks.datasets import dataset as dataset
     from reservoir_hw.tasks.elman_grammar.task import ElmanGrammar as ElmanGrammar
     from reservoir_hw.tasks.elman_grammar.task import ElmanGrammarConfig as ElmanGrammarConfig

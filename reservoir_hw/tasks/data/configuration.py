@@ -15,8 +15,6 @@ from reservoir_hw.tasks.task import TaskConfig
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from reservoir_hw.tasks.data.task import Data
-
 
 GivenName = Annotated[str, Field(pattern=r"^given:[0-9a-f]{32}$")]
 """Arrays that a program gave (`core.given`)."""
@@ -83,8 +81,8 @@ class ScaleConfig(Config):
     margin: NonNegativeFloat = Field(default=0.1, description="range: so much wider than the training, at both ends")
 
 
-class DataConfig(TaskConfig):
-    """A user's own data, from files or arrays: learned on one part and judged on another."""
+class DataSettings(TaskConfig):
+    """All that a user can say of the data."""
 
     kind: Literal["data"]
     files: str | list[str] | None = Field(default=None, description="path, list or glob; each file is one series")
@@ -140,12 +138,6 @@ class DataConfig(TaskConfig):
         if self.trace is not None and (self.scale.inputs != "none" or self.folds is not None):
             raise ValueError("inputs of a trace are as they were driven: scale: {inputs: none}, and no folds")
         return self
-
-    def build(self) -> Data:
-        """A `Data` with these settings."""
-        from reservoir_hw.tasks.data.task import Data
-
-        return Data(self)
 
     @property
     def fold_count(self) -> int:

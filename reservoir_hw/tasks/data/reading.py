@@ -21,7 +21,7 @@ from reservoir_hw.core.store import StateStore
 from reservoir_hw.core.tables.columns import Columns, choose
 from reservoir_hw.core.tables.configuration import ColumnsConfig
 from reservoir_hw.core.tables.sources import Source, all_of, one_of, opened
-from reservoir_hw.tasks.data.configuration import DataConfig, LabelsConfig, TargetsConfig, TestConfig
+from reservoir_hw.tasks.data.configuration import DataSettings, LabelsConfig, TargetsConfig, TestConfig
 from reservoir_hw.tasks.datasets import FOLDER_VARIABLE, found_file
 
 # Files whose steps differ by more than this share were not measured at one rate.
@@ -74,7 +74,7 @@ class Found:
     """Rows without a target."""
 
 
-def found_series(config: DataConfig) -> Found:
+def found_series(config: DataSettings) -> Found:
     """What the configuration asks for, without the files of a test of their own. Raises `ConfigurationError`."""
     if config.call is not None:
         found = _of_call(config)
@@ -88,7 +88,7 @@ def found_series(config: DataConfig) -> Found:
     return with_targets(found, config)
 
 
-def of_files(config: DataConfig, patterns: str | Sequence[str], key: str) -> Found:
+def of_files(config: DataSettings, patterns: str | Sequence[str], key: str) -> Found:
     """The series of these files, each checked by itself and against the others."""
     paths = paths_of(patterns, key)
     targets = config.targets if isinstance(config.targets, TargetsConfig) else None
@@ -162,7 +162,7 @@ def paths_of(patterns: str | Sequence[str], key: str) -> list[Path]:
 
 
 def _of_file(
-    config: DataConfig, path: Path, other: Path | None, label: tuple[str, str | None] | None, files: dict[str, str]
+    config: DataSettings, path: Path, other: Path | None, label: tuple[str, str | None] | None, files: dict[str, str]
 ) -> tuple[Sequence[str], Sequence[str], list[Series], float | None]:
     """Names of inputs and targets, the series of one file, and how long a step is."""
     targets = config.targets if isinstance(config.targets, TargetsConfig) else None
@@ -199,7 +199,7 @@ def _of_file(
     return inputs.names, names, series, period
 
 
-def _own_columns(config: DataConfig, source: Source, targets: TargetsConfig | None) -> list[str | int]:
+def _own_columns(config: DataSettings, source: Source, targets: TargetsConfig | None) -> list[str | int]:
     """Columns of a table that are something else than inputs, unless these are named."""
     apart: list[str | int] = []
     known, where = source.header, str(source.path)
@@ -252,7 +252,7 @@ def _finite(columns: Columns, what: str, *, missing: bool = False) -> np.ndarray
     return values
 
 
-def _pieces(source: Source, config: DataConfig, rows: int) -> tuple[list[slice], float | None]:
+def _pieces(source: Source, config: DataSettings, rows: int) -> tuple[list[slice], float | None]:
     """The parts without a gap in time, and the usual step."""
     assert config.time is not None
     times = config.time.unit_s * source.times(config.time.column, "task.time", config.time.array)
@@ -285,7 +285,7 @@ def _pieces(source: Source, config: DataConfig, rows: int) -> tuple[list[slice],
     return [slice(first, stop) for first, stop in itertools.pairwise(ends)], usual
 
 
-def _labels_of(config: DataConfig, paths: Sequence[Path]) -> Mapping[Path, tuple[str, str | None]]:
+def _labels_of(config: DataSettings, paths: Sequence[Path]) -> Mapping[Path, tuple[str, str | None]]:
     """Class and group of each file, where a table has them: by its name, with as many folders as the table says."""
     labels = config.labels
     if not isinstance(labels, LabelsConfig) or labels.file is None:
@@ -338,7 +338,7 @@ def _text(value: Any) -> str:
     return str(int(value)) if isinstance(value, float) and value.is_integer() else str(value)
 
 
-def _of_call(config: DataConfig) -> Found:
+def _of_call(config: DataSettings) -> Found:
     """What the function returns, twice the same."""
     assert config.call is not None
     function = import_function(config.call, "task.call")
@@ -403,7 +403,7 @@ def _of_given(inputs: Given, targets: Given | None) -> Found:
     return Found(series, names, outputs)
 
 
-def _of_trace(config: DataConfig) -> Found:
+def _of_trace(config: DataSettings) -> Found:
     """The inputs of the first data set of a trace, with targets of one's own."""
     assert config.trace is not None
     store = StateStore.open(config.trace)
@@ -439,7 +439,7 @@ def _of_trace(config: DataConfig) -> Found:
     return found
 
 
-def with_targets(found: Found, config: DataConfig) -> Found:
+def with_targets(found: Found, config: DataSettings) -> Found:
     """Targets that are later inputs, the counts of what is missing, and what every series must have."""
     targets = config.targets
     if isinstance(targets, TargetsConfig) and targets.ahead_steps is not None:
@@ -457,11 +457,8 @@ def with_targets(found: Found, config: DataConfig) -> Found:
         ]
         # The names of the inputs are for what can be fed back as the next one.
         found.outputs = [found.inputs[k] if ahead == 1 else f"{found.inputs[k]} +{ahead}" for k in at]
-    for what, names in (
-        ("inputs", found.inputs),
-        ("targets", found.outputs),
-        ("labels", sorted({one.label for one in found.series if one.label is not None})),
-    ):
+    classes = sorted({one.label for one in found.series if one.label is not None})
+    for what, names in (("inputs", found.inputs), ("targets", found.outputs), ("labels", classes)):
         if len(set(names)) < len(names):
             twice = next(name for name in names if list(names).count(name) > 1)
             raise ConfigurationError(f"task.{what}: several columns are called {twice!r}: give each a name of its own")

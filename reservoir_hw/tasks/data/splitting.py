@@ -11,7 +11,7 @@ import numpy as np
 from reservoir_hw.core.errors import ConfigurationError
 from reservoir_hw.core.seeds import generator
 from reservoir_hw.core.series_format import ChannelFormat, SeriesFormat
-from reservoir_hw.tasks.data.configuration import DataConfig, FoldsConfig, TestConfig
+from reservoir_hw.tasks.data.configuration import DataSettings, FoldsConfig, TestConfig
 from reservoir_hw.tasks.data.reading import Found, Series, of_files, with_targets
 from reservoir_hw.tasks.task import stratified
 
@@ -28,7 +28,7 @@ class Parts:
     follows: bool = False
 
 
-def parts_of(found: Found, config: DataConfig) -> Parts:
+def parts_of(found: Found, config: DataSettings) -> Parts:
     """What the configuration asks for. Raises `ConfigurationError`."""
     series, test = found.series, config.test
     if config.folds is not None:
@@ -142,7 +142,7 @@ _STEPS = 100
 _WHOLE = 2**24
 
 
-def format_of(config: DataConfig, found: Found, train: Sequence[Series], classes: Sequence[str]) -> SeriesFormat:
+def format_of(config: DataSettings, found: Found, train: Sequence[Series], classes: Sequence[str]) -> SeriesFormat:
     """Zero and gain of each channel. Raises `ConfigurationError` for numbers that float32 cannot tell apart."""
     scale, ends = config.scale, _Statistics(len(found.inputs), [one.inputs for one in train])
     inputs = _channels(found.inputs, ends, scale.inputs, scale.margin, "inputs")

@@ -15,7 +15,7 @@ from reservoir_hw.core.given import given_in
 from reservoir_hw.core.series_format import SeriesFormat
 from reservoir_hw.tasks import classification
 from reservoir_hw.tasks.data import metrics
-from reservoir_hw.tasks.data.configuration import DataConfig
+from reservoir_hw.tasks.data.configuration import DataSettings
 from reservoir_hw.tasks.data.reading import Found, Series, found_series
 from reservoir_hw.tasks.data.splitting import Parts, format_of, parts_of, shared
 from reservoir_hw.tasks.prediction import forecast_report
@@ -30,6 +30,14 @@ if TYPE_CHECKING:
 
 # In standard deviations of the training: a test so far off is something else than what was learned.
 _FAR = 3.0
+
+
+class DataConfig(DataSettings):
+    """A user's own data, from files or arrays: learned on one part and judged on another."""
+
+    def build(self) -> Data:
+        """A `Data` with these settings."""
+        return Data(self)
 
 
 class Data(Task):
@@ -57,7 +65,7 @@ class Data(Task):
         self._make(config, *_found_parts(config))
         self._kept = kept
 
-    def _make(self, config: DataConfig, found: Found, parts: Parts) -> None:
+    def _make(self, config: DataSettings, found: Found, parts: Parts) -> None:
         self._config, self._outputs = config, tuple(found.outputs)
         self.sequences = {"train": [one.where for one in parts.train], "test": [one.where for one in parts.test]}
         """Where the sequences of the two splits come from."""
@@ -234,7 +242,7 @@ class Data(Task):
         }
 
 
-def _found_parts(config: DataConfig) -> tuple[Found, Parts]:
+def _found_parts(config: DataSettings) -> tuple[Found, Parts]:
     """All that was found, and what of it is learned from and judged. Nobody keeps it: it is as large as the splits."""
     found = found_series(config)
     if config.test == "none":
@@ -251,7 +259,7 @@ def _fill(place: np.ndarray, values: np.ndarray, scaled: Any) -> None:
         place[first : first + len(piece)] = scaled(piece)
 
 
-def _forecast_parts(series: Sequence[Series], config: DataConfig) -> Parts:
+def _forecast_parts(series: Sequence[Series], config: DataSettings) -> Parts:
     """The end of one series, or series of their own, in pieces of a warm-up and a forecast."""
     loop = config.closed_loop
     assert loop is not None

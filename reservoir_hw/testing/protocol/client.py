@@ -14,8 +14,8 @@ import zmq
 
 from reservoir_hw.testing.protocol import codec
 from reservoir_hw.testing.protocol.codec import Header
+from reservoir_hw.testing.protocol.ledger import Broken, Hangs, NotThePage
 from reservoir_hw.testing.protocol.line import Line
-from reservoir_hw.testing.protocol.outcomes import Broken, Hangs, NotThePage
 from reservoir_hw.testing.protocol.spec import fitting, is_number
 
 ANSWERS = {"hello": "welcome", "ping": "pong", "status": "status", "cancel": "ok", "goodbye": "ok", "release": "ok"}

@@ -12,7 +12,7 @@ import google_crc32c
 import msgpack
 import numpy as np
 
-from reservoir_hw.testing.protocol.outcomes import NotThePage
+from reservoir_hw.testing.protocol.ledger import NotThePage
 
 VERSION = 1
 HEADER = struct.Struct("<4sBBHQQQIIIB3sdQdI")

@@ -13,7 +13,7 @@ import numpy as np
 from reservoir_hw.testing.protocol import codec
 from reservoir_hw.testing.protocol.client import Client, repeat
 from reservoir_hw.testing.protocol.device import Device, lost
-from reservoir_hw.testing.protocol.outcomes import Broken, NotOffered
+from reservoir_hw.testing.protocol.ledger import Broken, NotOffered
 from reservoir_hw.testing.protocol.rules import Rules
 
 CONTROL = Rules("damaged control messages")

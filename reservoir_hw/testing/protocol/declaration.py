@@ -10,7 +10,7 @@ import numpy as np
 from reservoir_hw.testing.protocol import codec
 from reservoir_hw.testing.protocol.client import ONE_STEP, Client
 from reservoir_hw.testing.protocol.device import LARGEST_BATCH, Device, same
-from reservoir_hw.testing.protocol.outcomes import Broken, NotOffered
+from reservoir_hw.testing.protocol.ledger import Broken, NotOffered
 from reservoir_hw.testing.protocol.rules import Rules
 from reservoir_hw.testing.protocol.spec import SPEC, is_number
 

@@ -15,8 +15,8 @@ from reservoir_hw.core.errors import DeviceBusy, DeviceDisconnected
 from reservoir_hw.core.locks import user_name
 from reservoir_hw.testing.protocol import codec
 from reservoir_hw.testing.protocol.client import ANSWER_S, Client, repeat
+from reservoir_hw.testing.protocol.ledger import Broken, NotOffered
 from reservoir_hw.testing.protocol.line import Line
-from reservoir_hw.testing.protocol.outcomes import Broken, NotOffered
 from reservoir_hw.testing.protocol.spec import fitting
 
 STEPS = 12

@@ -9,7 +9,7 @@ from typing import Any
 from reservoir_hw.testing.protocol import codec
 from reservoir_hw.testing.protocol.client import Client
 from reservoir_hw.testing.protocol.device import Device
-from reservoir_hw.testing.protocol.outcomes import Broken
+from reservoir_hw.testing.protocol.ledger import Broken
 from reservoir_hw.testing.protocol.rules import HELD, Rules
 
 RULES = Rules("handshake")

@@ -11,7 +11,7 @@ import numpy as np
 from reservoir_hw.testing.protocol import codec, mortal_client
 from reservoir_hw.testing.protocol.client import Client, repeat
 from reservoir_hw.testing.protocol.device import Device, same
-from reservoir_hw.testing.protocol.outcomes import Broken, NotOffered
+from reservoir_hw.testing.protocol.ledger import Broken, NotOffered
 from reservoir_hw.testing.protocol.rules import Rules
 
 RULES = Rules("lease")

@@ -10,8 +10,7 @@ import zmq
 
 from reservoir_hw.core.errors import ConfigurationError
 from reservoir_hw.testing.protocol import codec, pipes
-from reservoir_hw.testing.protocol.ledger import Ledger
-from reservoir_hw.testing.protocol.outcomes import Broken, NotThePage
+from reservoir_hw.testing.protocol.ledger import Broken, Ledger, NotThePage
 from reservoir_hw.testing.protocol.pipes import Dealer, Packets, Pipe
 
 

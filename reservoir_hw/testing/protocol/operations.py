@@ -10,7 +10,7 @@ import numpy as np
 from reservoir_hw.testing.protocol import codec
 from reservoir_hw.testing.protocol.client import Client
 from reservoir_hw.testing.protocol.device import Device, close, same
-from reservoir_hw.testing.protocol.outcomes import Broken, NotOffered
+from reservoir_hw.testing.protocol.ledger import Broken, NotOffered
 from reservoir_hw.testing.protocol.rules import HELD, Rules
 from reservoir_hw.testing.protocol.spec import is_number
 

@@ -17,7 +17,7 @@ import zmq.utils.monitor
 
 from reservoir_hw.core.errors import DeviceDisconnected, DeviceTimeout
 from reservoir_hw.testing.protocol import codec
-from reservoir_hw.testing.protocol.outcomes import NotThePage
+from reservoir_hw.testing.protocol.ledger import NotThePage
 
 CONNECT_S = 5.0
 LARGEST_PACKET = 65536

@@ -15,7 +15,7 @@ from reservoir_hw.testing.protocol import codec
 from reservoir_hw.testing.protocol.client import Client
 from reservoir_hw.testing.protocol.codec import Header
 from reservoir_hw.testing.protocol.device import Device, same
-from reservoir_hw.testing.protocol.outcomes import Broken, NotOffered
+from reservoir_hw.testing.protocol.ledger import Broken, NotOffered
 from reservoir_hw.testing.protocol.pipes import INLINE, LARGEST_PACKET, MEMFD, SEALS, SLOT, Packets, memfd, prefix
 from reservoir_hw.testing.protocol.rules import Rules
 

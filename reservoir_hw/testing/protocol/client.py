@@ -331,8 +331,8 @@ class Client:
         """A request that must be done, and its reply."""
         return self.done(self.send(self.head(operation, **fields), payload))
 
-    def failed(self, request: Header, *codes: int) -> dict[str, Any]:
-        """The error, one of these codes, that a request must be answered with."""
+    def failed(self, request: Header, *codes: int, loses: bool | None = None) -> dict[str, Any]:
+        """The error, one of these codes, that a request must be answered with; `loses`: what `state_lost` must say."""
         reply = self.reply(request)
         due = " or ".join(map(str, codes))
         name = name_of(request.operation)
@@ -341,6 +341,8 @@ class Client:
         if reply.error["code"] not in codes:
             got = f"error {reply.error['code']} ({reply.error['text']})"
             raise Broken(f"{name} was answered with {got}, error {due} is due", reply.frames)
+        if loses is not None and reply.error["state_lost"] is not loses:
+            raise Broken(f"state_lost is {reply.error['state_lost']!r} after error {reply.error['code']}", reply.frames)
         return reply.error
 
     def refused(self, operation: int, *codes: int, payload: bytes = b"", **fields: Any) -> dict[str, Any]:
@@ -407,12 +409,40 @@ class Client:
         """To rest."""
         self.call(codec.RESET, batch=batch)
 
+    def fields_of(self, numbers: np.ndarray, encoding: str) -> dict[str, Any]:
+        """What a header says of numbers (batch, steps, width) as they travel; the encoding is "inputs" or "states"."""
+        dtype, scale = self.declaration[encoding]
+        return {**dict(zip(("batch", "steps", "width"), numbers.shape, strict=True)), "dtype": dtype, "scale": scale}
+
+    def zeros(self, encoding: str, *, steps: int = 1, wider: int = 0) -> np.ndarray:
+        """Numbers (1, steps, width) for RUN ("inputs") or TRANSITION ("states"), or for a few channels more or less."""
+        width = self.inputs + (self.nodes if encoding == "states" else 0) + wider
+        return np.zeros((1, steps, width), codec.NUMBERS[self.declaration[encoding][0]])
+
+    def request(self, operation: int) -> tuple[dict[str, Any], bytes]:
+        """Fields and payload of a request of the right form."""
+        arrays: dict[int, dict[str, np.ndarray]] = {
+            codec.UPLOAD: {"nobody's": np.zeros((1, 3), "f4")},
+            codec.READOUT: {
+                "weights": np.ones((1, self.nodes), "f4"),
+                "scale": np.ones(1, "f4"),
+                "bias": np.ones(1, "f4"),
+            },
+        }
+        if operation in (codec.RUN, codec.TRANSITION):
+            encoding, steps = ("inputs", 2) if operation == codec.RUN else ("states", 1)
+            numbers = self.zeros(encoding, steps=steps)
+            return self.fields_of(numbers, encoding), numbers.tobytes()
+        if operation == codec.RESTORE:
+            nothing = codec.pack_named({"x": np.zeros((1, 1), "f4")})
+            return {"batch": 1}, self.call(codec.SNAPSHOT).payload if self.spec.get("snapshot") else nothing
+        if operation in arrays:
+            return {}, codec.pack_named(arrays[operation])
+        return {"batch": 1} if operation == codec.RESET else {}, b""
+
     def head_of_run(self, u: np.ndarray, *, step: int = 0, flags: int = 0) -> Header:
         """The header of a RUN with numbers (batch, steps, inputs) as they travel."""
-        batch, steps, width = u.shape
-        dtype, scale = self.declaration["inputs"]
-        shape = {"batch": batch, "steps": steps, "width": width}
-        return self.head(codec.RUN, step=step, flags=flags, dtype=dtype, scale=scale, **shape)
+        return self.head(codec.RUN, step=step, flags=flags, **self.fields_of(u, "inputs"))
 
     def send_run(self, u: np.ndarray, *, step: int = 0, flags: int = 0) -> Header:
         """Send a RUN."""

@@ -38,6 +38,11 @@ def crc32c(data: bytes) -> int:
     return google_crc32c.value(data)
 
 
+def sealed(front: bytes) -> bytes:
+    """Bytes with their checksum behind them."""
+    return front + struct.pack("<I", crc32c(front))
+
+
 def control_address(address: str) -> str:
     """The next port, or the path with `.control` behind it."""
     if address.startswith(("ipc://", "unix://")):
@@ -99,7 +104,7 @@ def pack_data(header: Header, payload: bytes = b"") -> list[bytes]:
         *(b"RHWD", h.version, h.operation, h.flags, h.session, h.request, h.step, h.batch, h.steps, h.width),
         *(h.dtype, bytes(3), h.scale, h.time, h.period, crc32c(payload)),
     )
-    return [front + struct.pack("<I", crc32c(front)), payload]
+    return [sealed(front), payload]
 
 
 def unpack_header(frame: bytes) -> tuple[Header, int]:

@@ -10,7 +10,7 @@ import numpy as np
 from reservoir_hw.testing.protocol import codec
 from reservoir_hw.testing.protocol.client import Client, repeat
 from reservoir_hw.testing.protocol.codec import Header
-from reservoir_hw.testing.protocol.device import Device, close, lost
+from reservoir_hw.testing.protocol.device import Device, lost
 from reservoir_hw.testing.protocol.ledger import Broken
 from reservoir_hw.testing.protocol.rules import Rules
 
@@ -113,8 +113,7 @@ def _copied(device: Device, *, back: int) -> None:
             client.run(u)
             return
         states = np.concatenate([states, client.run(second, step=half)], axis=1)
-        if device.spec.get("deterministic"):
-            close(client.from_rest(u), states, "a run, and the same with a copy of a request in between")
+        device.must_agree(client.from_rest(u), states, "a run, and the same with a copy of a request in between")
 
 
 @RULES.in_session("request 0 is a copy, too", page=COPY)
@@ -136,7 +135,7 @@ def _(device: Device, client: Client) -> None:
 
 @RULES.in_session("a RUN that begins earlier than due is error 6, and the state is lost", page=STEP)
 def _(device: Device, client: Client) -> None:
-    device.must_be_held()
+    device.must_have("held")
     u = device.u()
     client.from_rest(u)
     client.failed(client.send_run(u, step=u.shape[1] - 1), codec.E_SEQUENCE)
@@ -147,9 +146,7 @@ def _(device: Device, client: Client) -> None:
 def _(device: Device, client: Client) -> None:
     client.failed(client.send_run(device.u(), step=1), codec.E_SEQUENCE)
     for _ in range(2):
-        error = client.failed(client.send_run(device.u()), codec.E_STATE_LOST)
-        if error["state_lost"] is not True:
-            raise Broken(f"state_lost is {error['state_lost']!r} in error 11")
+        client.failed(client.send_run(device.u()), codec.E_STATE_LOST, loses=True)
     client.from_rest(device.u())
 
 
@@ -165,11 +162,9 @@ def _(device: Device, client: Client) -> None:
     page='A refused RUN with "more chunks follow" always loses the state',
 )
 def _(device: Device, client: Client) -> None:
-    device.must_be_chunked()
-    u = np.zeros((1, 3, client.inputs + 1), codec.NUMBERS[client.declaration["inputs"][0]])
-    error = client.failed(client.send_run(u, flags=codec.MORE), codec.E_SHAPE)
-    if error["state_lost"] is not True:
-        raise Broken(f"state_lost is {error['state_lost']!r}")
+    device.must_have("chunked")
+    u = client.zeros("inputs", steps=3, wider=1)
+    client.failed(client.send_run(u, flags=codec.MORE), codec.E_SHAPE, loses=True)
     lost(client, device)
 
 
@@ -294,8 +289,8 @@ def _step_after_loss(device: Device, client: Client) -> None:
 
 
 def _step_and_shape(device: Device, client: Client) -> None:
-    u = np.zeros((1, 3, client.inputs + 1), codec.NUMBERS[device.declaration["inputs"][0]])
-    client.failed(client.send_run(u, step=5), codec.E_SEQUENCE)
+    del device
+    client.failed(client.send_run(client.zeros("inputs", steps=3, wider=1), step=5), codec.E_SEQUENCE)
 
 
 def _in_session(device: Device, *, look: Callable[[Device, Client], None]) -> None:

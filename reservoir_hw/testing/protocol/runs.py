@@ -12,7 +12,7 @@ import numpy as np
 from reservoir_hw.testing.protocol import codec
 from reservoir_hw.testing.protocol.client import Client, Reply
 from reservoir_hw.testing.protocol.codec import Header
-from reservoir_hw.testing.protocol.device import SHORTEST_S, Device, close, lost
+from reservoir_hw.testing.protocol.device import SHORTEST_S, Device, lost
 from reservoir_hw.testing.protocol.ledger import Broken, NotOffered
 from reservoir_hw.testing.protocol.rules import HELD, Rules
 
@@ -29,8 +29,7 @@ MANY_S = 1.0
 
 @RULES.in_session("a run in chunks is the run as a whole", page="whether a run may come in several RUN messages.")
 def _(device: Device, client: Client) -> None:
-    device.must_be_chunked()
-    device.must_be_deterministic()
+    device.must_have("chunked", "deterministic")
     if device.is_held:
         u = device.u()
         parts = np.split(u, [1, u.shape[1] // 2], axis=1)
@@ -40,7 +39,7 @@ def _(device: Device, client: Client) -> None:
     whole = client.from_rest(u)
     client.reset()
     states = [client.states(request) for request in device.pipeline(client, parts)]
-    close(whole, np.concatenate(states, axis=1), "a run as a whole, and in chunks")
+    device.must_agree(whole, np.concatenate(states, axis=1), "a run as a whole, and in chunks")
 
 
 WHOLE = "Then it drives them as one run, without a gap, and answers each, in their order, with the states of its steps."
@@ -48,13 +47,12 @@ WHOLE = "Then it drives them as one run, without a gap, and answers each, in the
 
 @RULES.in_session("a whole run in more messages than credits is the run in one", page=WHOLE)
 def _(device: Device, client: Client) -> None:
-    device.must_collect()
-    device.must_be_deterministic()
+    device.must_have("whole_run_bytes", "deterministic")
     u = device.u(steps=2 * device.welcome["credits"] + 1)
     whole = client.from_rest(u)
     client.reset()
     states = np.concatenate([client.states(request) for request in _one_by_one(client, u)], axis=1)
-    close(whole, states, f"a run in one message, and in {u.shape[1]}")
+    device.must_agree(whole, states, f"a run in one message, and in {u.shape[1]}")
 
 
 @RULES.in_session(
@@ -62,7 +60,7 @@ def _(device: Device, client: Client) -> None:
     page="It answers none of them before it has them all.",
 )
 def _(device: Device, client: Client) -> None:
-    device.must_collect()
+    device.must_have("whole_run_bytes")
     u = device.u(steps=2)
     client.reset()
     first = client.send_run(u[:, :1], flags=codec.MORE)
@@ -78,7 +76,7 @@ def _(device: Device, client: Client) -> None:
     page="The lease, and `cancel`, hold meanwhile as between two requests",
 )
 def _(device: Device, client: Client) -> None:
-    device.must_collect()
+    device.must_have("whole_run_bytes")
     u = device.u(steps=2)
     client.reset()
     first = client.send_run(u[:, :1], flags=codec.MORE)
@@ -97,21 +95,19 @@ def _one_by_one(client: Client, u: np.ndarray) -> list[Header]:
     "a run step by step is the run as a whole", page="A single step of a closed loop is a RUN of one step."
 )
 def _(device: Device, client: Client) -> None:
-    device.must_be_deterministic()
-    device.must_be_held()
+    device.must_have("deterministic", "held")
     u = device.u()
     whole = client.from_rest(u)
     client.reset()
     steps = [client.run(u[:, t : t + 1], step=t) for t in range(u.shape[1])]
-    close(whole, np.concatenate(steps, axis=1), "a run as a whole, and step by step")
+    device.must_agree(whole, np.concatenate(steps, axis=1), "a run as a whole, and step by step")
 
 
-@RULES.rule("a pause between two RUNs changes nothing", page=HELD)
-def _(device: Device) -> None:
-    device.must_be_held()
+@RULES.in_session("a pause between two RUNs changes nothing", page=HELD)
+def _(device: Device, client: Client) -> None:
+    device.must_have("held")
     pause_s = min(PAUSE_S, WITHIN * device.lease_s)
-    with device.session() as client:
-        device.must_keep_state(client, lambda _: time.sleep(pause_s), f"a pause of {pause_s:g} s")
+    device.must_keep_state(client, lambda _: time.sleep(pause_s), f"a pause of {pause_s:g} s")
 
 
 @RULES.rule(
@@ -119,7 +115,7 @@ def _(device: Device) -> None:
     page="The step of a RUN must be where the last RUN ended",
 )
 def _(device: Device) -> None:
-    device.must_be_held()
+    device.must_have("held")
     seconds = MANY * device.step_s
     if seconds > MANY_S:
         raise NotOffered(f"the device needs {seconds:.1f} s for so many steps")
@@ -132,21 +128,20 @@ def _(device: Device) -> None:
             step += u.shape[1]
 
 
-@RULES.rule(
+@RULES.in_session(
     "each sequence of a batch answers as it does alone, in C order",
     page="first all of the first sequence, step by step, then the second, and so on.",
 )
-def _(device: Device) -> None:
-    device.must_be_deterministic()
+def _(device: Device, client: Client) -> None:
+    device.must_have("deterministic")
     batch = device.batch(3)
     if batch == 1:
         raise NotOffered("the device declares max_batch: 1")
-    with device.session() as client:
-        u = device.u(batch)
-        together = client.from_rest(u)
-        for number in range(batch):
-            alone = client.from_rest(u[number : number + 1])
-            close(alone, together[number : number + 1], f"sequence {number} alone, and in a batch of {batch}")
+    u = device.u(batch)
+    together = client.from_rest(u)
+    for number in range(batch):
+        alone, what = client.from_rest(u[number : number + 1]), f"sequence {number} alone, and in a batch of {batch}"
+        device.must_agree(alone, together[number : number + 1], what)
 
 
 @RULES.in_session(
@@ -154,13 +149,13 @@ def _(device: Device) -> None:
     page="row t of the states is the response after row t of the inputs was applied for one full period.",
 )
 def _(device: Device, client: Client) -> None:
-    device.must_be_deterministic()
+    device.must_have("deterministic")
     u = device.u()
     other = u.copy()
     half = u.shape[1] // 2
     other[:, half:] = device.u(seed=2)[:, half:]
     first, second = client.from_rest(u), client.from_rest(other)
-    close(first[:, :half], second[:, :half], f"two runs whose inputs are the same for {half} steps")
+    device.must_agree(first[:, :half], second[:, :half], f"two runs whose inputs are the same for {half} steps")
 
 
 @RULES.rule(
@@ -172,7 +167,7 @@ def _(device: Device) -> None:
     period_s = device.spec.get("step_period_s")
     if device.is_held or not period_s:
         raise NotOffered("the device declares no clock that it keeps while it is not driven")
-    device.must_be_chunked()
+    device.must_have("chunked")
     with device.session() as client:
         u = device.u()
         client.reset()
@@ -215,7 +210,7 @@ def _(device: Device) -> None:
         if device.spec.get("deterministic") and device.is_chunked and device.is_held:
             states = [codec.numbers(reply.header, reply.payload) for reply in replies]
             whole = client.from_rest(np.concatenate(runs, axis=1))
-            close(whole, np.concatenate(states, axis=1), "a run as a whole, and in chunks that waited")
+            device.must_agree(whole, np.concatenate(states, axis=1), "a run as a whole, and in chunks that waited")
 
 
 @CREDITS.rule(
@@ -264,9 +259,7 @@ def _cancel(client: Client, request: int) -> None:
 def _(device: Device, client: Client) -> None:
     client.reset()
     _cancel(client, client.sent + 1)
-    error = client.failed(client.send_run(device.u()), codec.E_CANCELLED)
-    if error["state_lost"] is not True:
-        raise Broken(f"state_lost is {error['state_lost']!r}")
+    client.failed(client.send_run(device.u()), codec.E_CANCELLED, loses=True)
     lost(client, device)
 
 
@@ -343,7 +336,7 @@ def _(device: Device, client: Client) -> None:
 
 @CANCEL.in_session("cancel of what is done changes nothing", page=ALL)
 def _(device: Device, client: Client) -> None:
-    device.must_be_held()
+    device.must_have("held")
     u = device.u()
     client.from_rest(u)
     for request in (0, 1, client.sent):

@@ -137,15 +137,17 @@ def curves(rows: Sequence[Row], parameter: str, trials: str, guessing: float) ->
     """Error rates with their intervals against a parameter of the task that varies, a curve for each model."""
     key = f"task.{parameter}"
     values = sorted({row.point[key] for row in rows})
+    points: dict[str, list[tuple[float, float, float]]] = {}
+    for value in values:
+        same = [row for row in rows if row.point[key] == value]
+        here = [replace(row, point={k: v for k, v in row.point.items() if k != key}) for row in same]
+        for name, runs in by_model(here).items():
+            points.setdefault(name, []).append((value, *pooled(runs)))
     drawn, axes = one_panel(7.5, 4.4)
-    found = by_model([replace(row, point={k: v for k, v in row.point.items() if k != key}) for row in rows])
-    at = {id(row.evaluation): row.point[key] for row in rows}
-    for (name, runs), colour in zip(found.items(), colours(len(found)), strict=True):
-        groups = {value: [run for run in runs if at[id(run.evaluation)] == value] for value in values}
-        x = [value for value, group in groups.items() if group]
-        tried = [pooled(group) for group in groups.values() if group]
-        rates = np.array([errors / total for errors, total in tried])
-        low, high = np.array([wilson_interval(*numbers) for numbers in tried]).T
+    for (name, found), colour in zip(points.items(), colours(len(points)), strict=True):
+        x, errors, total = np.array(found).T
+        rates = errors / total
+        low, high = np.array([wilson_interval(*counts) for _, *counts in found]).T
         axes.errorbar(
             x, rates, (rates - low, high - rates), fmt="o-", color=colour, markersize=4, capsize=3, label=name
         )

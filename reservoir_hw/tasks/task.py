@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal, Protocol, Self, get_args
@@ -31,26 +31,6 @@ if TYPE_CHECKING:
 
 _ROWS = 1_000_000
 """That points within the ends are taken of, at most."""
-
-
-def ranges_of(
-    inputs: np.ndarray, targets: np.ndarray, valid: np.ndarray, series: SeriesFormat | None
-) -> dict[str, dict[str, list[float]]]:
-    """Ends of each channel of inputs and targets (batch, time, channels), and the points 0.1 % from them.
-
-    They are in the user's numbers. Padding and steps that are not `valid` (batch, time) are left out.
-    """
-    found = {}
-    users = (None, None) if series is None else (series.user_inputs, series.user_outputs)
-    for name, values, to_user in zip(("inputs", "targets"), (inputs, targets), users, strict=True):
-        rows = values[:, : valid.shape[1]][valid[:, : values.shape[1]]]
-        most = rows[:: max(1, -(-len(rows) // _ROWS))]
-        # Numbers that occur, inwards: of few rows the one at each end is left out all the same.
-        low, high = np.quantile(most, 0.001, axis=0, method="higher"), np.quantile(most, 0.999, axis=0, method="lower")
-        ends = np.array([rows.min(axis=0), rows.max(axis=0), low, high], np.float64)
-        keys = ("low", "high", "low_point", "high_point")
-        found[name] = dict(zip(keys, (ends if to_user is None else to_user(ends)).tolist(), strict=True))
-    return found
 
 
 OutputScale = Literal["scores", "probabilities", "activations"]
@@ -124,14 +104,13 @@ class Split:
 
     def of(self, rows: Any, steps: Any = slice(None)) -> Split:
         """Some of the sequences, and of their steps; the lengths are those of whole sequences."""
-        return Split(
-            self.inputs[rows][:, steps],
-            self.targets[rows][:, steps],
-            None if self.symbols is None else self.symbols[rows][:, steps],
-            None if self.lengths is None else np.asarray(self.lengths)[rows],
-            self.at_end,
-            None if self.counted is None else self.counted[rows][:, steps],
-            self.continues,
+        return replace(
+            self,
+            inputs=self.inputs[rows][:, steps],
+            targets=self.targets[rows][:, steps],
+            symbols=None if self.symbols is None else self.symbols[rows][:, steps],
+            lengths=None if self.lengths is None else np.asarray(self.lengths)[rows],
+            counted=None if self.counted is None else self.counted[rows][:, steps],
         )
 
 
@@ -191,9 +170,7 @@ class Tokens(Protocol):
         """Tokens (time,) of a text, such as a prompt. Raises `InputRangeError` for what has no token."""
         ...
 
-    def evaluation_of(
-        self, cross_entropy: float, accuracy: float, arrays: Mapping[str, np.ndarray] | None = None
-    ) -> Evaluation:
+    def evaluation_of(self, cross_entropy: float, accuracy: float) -> Evaluation:
         """The metrics of a model with this mean cross-entropy (nats per token) and accuracy."""
         ...
 
@@ -253,9 +230,23 @@ class Task(ABC):
 
     @cached_property
     def ranges(self) -> dict[str, Any]:
-        """What inputs and targets were in training, in the user's numbers: see `ranges_of`."""
-        train = self.train
-        return ranges_of(train.inputs, train.targets, train.valid, self.series)
+        """Ends of each channel of inputs and targets in training, and the points 0.1 % from them.
+
+        They are in the user's numbers. Padding and steps that are not valid are left out.
+        """
+        found, valid, series = {}, self.train.valid, self.series
+        users = (None, None) if series is None else (series.user_inputs, series.user_outputs)
+        for name, to_user in zip(("inputs", "targets"), users, strict=True):
+            values = self.train.inputs if name == "inputs" else self.train.targets
+            rows = values[:, : valid.shape[1]][valid[:, : values.shape[1]]]
+            most = rows[:: max(1, -(-len(rows) // _ROWS))]
+            # Numbers that occur, inwards: of few rows the one at each end is left out all the same.
+            low = np.quantile(most, 0.001, axis=0, method="higher")
+            high = np.quantile(most, 0.999, axis=0, method="lower")
+            ends = np.array([rows.min(axis=0), rows.max(axis=0), low, high], np.float64)
+            keys = ("low", "high", "low_point", "high_point")
+            found[name] = dict(zip(keys, (ends if to_user is None else to_user(ends)).tolist(), strict=True))
+        return found
 
     @property
     def test_follows(self) -> bool:
@@ -325,12 +316,10 @@ class Task(ABC):
 
     def tables(self, rows: Sequence[Row]) -> list[Table]:
         """Tables beyond the plain list of metrics, for instance beside published figures."""
-        del rows
         return []
 
     def figures(self, rows: Sequence[Row]) -> dict[str, Figure]:
         """Figures by file stem. Imports matplotlib, so it needs the `report` extra."""
-        del rows
         return {}
 
 
@@ -401,7 +390,6 @@ class TaskConfig(Config):
 
     def for_readout(self, readout: Config) -> Self:
         """The same for what a readout counts."""
-        del readout
         return self
 
     def keep(self, folder: Path) -> None:

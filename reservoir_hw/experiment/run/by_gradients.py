@@ -143,10 +143,10 @@ def _trained(
     run.say("testing")
     if task.judged_by_outputs:
         evaluation = run.task.evaluate(outputs_of(model, run.task), model.output_scale)
-        evaluation.arrays.update(curves(result, gradient.options))
     else:
         cross_entropy, accuracy = evaluated(model, task.tokens_test, gradient.options, run)
-        evaluation = task.evaluation_of(cross_entropy, accuracy, curves(result, gradient.options))
+        evaluation = task.evaluation_of(cross_entropy, accuracy)
+    evaluation.arrays.update(curves(result, gradient.options))
     if len(result.validation_losses):
         best = result.best_loss if gradient.keep == "best" else None
         loss = float(result.validation_losses[-1, 1] if best is None else best)

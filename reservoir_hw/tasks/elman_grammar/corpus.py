@@ -74,11 +74,7 @@ def draw(
         for side, chosen in ((True, for_test), (False, ~for_test)):
             found[side].append((schema[chosen], words[chosen]))
     train, test = (
-        _sentences_of(
-            spoken,
-            np.concatenate([schema for schema, _ in found[side]])[: wanted[side]],
-            np.concatenate([words for _, words in found[side]])[: wanted[side]],
-        )
+        _sentences_of(spoken, *(np.concatenate(parts)[: wanted[side]] for parts in zip(*found[side], strict=True)))
         for side in (False, True)
     )
     return train, test, _sentences_of(spoken, probe_schema, probe_words)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -230,13 +230,10 @@ class ElmanGrammar(Task):
         """Tokens (time,) of a text. Raises `InputRangeError` for a word that the sentences do not have."""
         return self.tokenizer.encode(text)
 
-    def evaluation_of(
-        self, cross_entropy: float, accuracy: float, arrays: Mapping[str, np.ndarray] | None = None
-    ) -> Evaluation:
+    def evaluation_of(self, cross_entropy: float, accuracy: float) -> Evaluation:
         """The metrics that hold for every corpus, of a model with this mean cross-entropy (nats per word)."""
         bits = cross_entropy / math.log(2)
-        metrics = {"cross_entropy_bits": bits, "perplexity": 2.0**bits, "accuracy": accuracy}
-        return Evaluation(metrics, dict(arrays or {}))
+        return Evaluation({"cross_entropy_bits": bits, "perplexity": 2.0**bits, "accuracy": accuracy})
 
     def training_words(self, complex_share: float) -> np.ndarray:
         """Tokens (time,) of other training sentences, of which this share has a relative clause.

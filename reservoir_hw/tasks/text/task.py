@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, cast
 
@@ -212,16 +212,13 @@ class Text(Task):
         accuracy = float((values.argmax(axis=1) == following).mean())
         return self.evaluation_of(cross_entropy_of(values, following, scale), accuracy)
 
-    def evaluation_of(
-        self, cross_entropy: float, accuracy: float, arrays: Mapping[str, np.ndarray] | None = None
-    ) -> Evaluation:
+    def evaluation_of(self, cross_entropy: float, accuracy: float) -> Evaluation:
         """The metrics of a model with this mean cross-entropy (nats per token) and accuracy."""
         metrics = {"cross_entropy": cross_entropy}
         if self.level == "char":
             metrics["bits_per_character"] = cross_entropy / math.log(2)
         # Beyond 700 nats the exponential overflows.
-        metrics |= {"perplexity": math.exp(min(cross_entropy, 700.0)), "accuracy": accuracy}
-        return Evaluation(metrics, dict(arrays or {}))
+        return Evaluation(metrics | {"perplexity": math.exp(min(cross_entropy, 700.0)), "accuracy": accuracy})
 
     def tables(self, rows: Sequence[Row]) -> list[Table]:
         """Losses beside the number of trained weights, and samples of what language models write."""

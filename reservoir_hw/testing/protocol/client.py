@@ -421,14 +421,6 @@ class Client:
 
     def request(self, operation: int) -> tuple[dict[str, Any], bytes]:
         """Fields and payload of a request of the right form."""
-        arrays: dict[int, dict[str, np.ndarray]] = {
-            codec.UPLOAD: {"nobody's": np.zeros((1, 3), "f4")},
-            codec.READOUT: {
-                "weights": np.ones((1, self.nodes), "f4"),
-                "scale": np.ones(1, "f4"),
-                "bias": np.ones(1, "f4"),
-            },
-        }
         if operation in (codec.RUN, codec.TRANSITION):
             encoding, steps = ("inputs", 2) if operation == codec.RUN else ("states", 1)
             numbers = self.zeros(encoding, steps=steps)
@@ -436,8 +428,11 @@ class Client:
         if operation == codec.RESTORE:
             nothing = codec.pack_named({"x": np.zeros((1, 1), "f4")})
             return {"batch": 1}, self.call(codec.SNAPSHOT).payload if self.spec.get("snapshot") else nothing
-        if operation in arrays:
-            return {}, codec.pack_named(arrays[operation])
+        if operation == codec.UPLOAD:
+            return {}, codec.pack_named({"nobody's": np.zeros((1, 3), "f4")})
+        if operation == codec.READOUT:
+            one, weights = np.ones(1, "f4"), np.ones((1, self.nodes), "f4")
+            return {}, codec.pack_named({"weights": weights, "scale": one, "bias": one})
         return {"batch": 1} if operation == codec.RESET else {}, b""
 
     def head_of_run(self, u: np.ndarray, *, step: int = 0, flags: int = 0) -> Header:

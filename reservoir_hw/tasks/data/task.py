@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,10 +12,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from reservoir_hw.core.errors import ConfigurationError
+from reservoir_hw.core.functions import import_function, without_digest
 from reservoir_hw.core.given import given_in
 from reservoir_hw.core.series_format import SeriesFormat
 from reservoir_hw.tasks import classification
-from reservoir_hw.tasks.data import metrics
 from reservoir_hw.tasks.data.configuration import DataSettings
 from reservoir_hw.tasks.data.reading import Found, Series, found_series
 from reservoir_hw.tasks.data.splitting import Parts, format_of, parts_of, shared
@@ -47,8 +48,8 @@ class Data(Task):
     units. Several series begin at rest each, and lie in the splits padded behind their `lengths`. Of a single one the
     test goes on where the training ended. Targets of classes are 1 for the right one and 0 for the others at each step.
 
-    `evaluate` gives `nrmse`, `nmse`, `mae` and `r2` (`metrics.of_numbers`), or `accuracy`, `balanced_accuracy`, `f1`
-    and `error_rate` (`metrics.of_classes`), or in a closed loop those of `Prediction`; and those of one's own.
+    `evaluate` gives `nrmse`, `nmse`, `mae` and `r2` (`of_numbers`), or `accuracy`, `balanced_accuracy`, `f1`
+    and `error_rate` (`of_classes`), or in a closed loop those of `Prediction`; and those of one's own.
 
     Takes a configuration, or the fields of `DataConfig` as keywords. Raises `ConfigurationError` that names file, line
     and column for data that cannot be used.
@@ -207,20 +208,20 @@ class Data(Task):
                 "task: no row of the test is judged: task.judge_from, or missing targets, leave none"
             )
         piece = {"piece/targets": targets[:PIECE, 0], "piece/outputs": answers[:PIECE, 0]}
-        return Evaluation(metrics.of_numbers(targets, answers, self._outputs, config.metrics), piece)
+        return Evaluation(of_numbers(targets, answers, self._outputs, config.metrics), piece)
 
     def _judge_classes(self, outputs: np.ndarray, valid: np.ndarray) -> Evaluation:
         test, rows = self.test, np.arange(len(outputs))
         right = test.targets[rows, test.ends].argmax(axis=1)
         scores = outputs[rows, test.ends] if test.at_end else np.where(valid[:, :, None], outputs, 0).sum(axis=1)
-        return metrics.of_classes(right, scores.argmax(axis=1), self.classes, self._config.metrics)
+        return of_classes(right, scores.argmax(axis=1), self.classes, self._config.metrics)
 
     def tables(self, rows: Sequence[Row]) -> list[Table]:
         """Errors by model; of several outputs a second table has each."""
         models, first = by_model(rows), rows[0].evaluation.metrics
         if self.closed_loop:
             return [forecast_report.table(models, "Own data")]
-        own = [name for one in self._config.metrics if (name := metrics.name_of(one)) in first]
+        own = [name for one in self._config.metrics if (name := name_of(one)) in first]
         if self.classes:
             shown = ["accuracy", "balanced_accuracy", "f1", *own]
             return [classification.table(models, "Own data", "series", shown)]
@@ -287,3 +288,79 @@ def _digest_of(parts: Parts, name: str) -> str:
         if values is not None:
             digest.update(np.ascontiguousarray(values).data)
     return digest.hexdigest()
+
+
+# ---- How answers to a user's own data are judged.
+
+
+def of_numbers(
+    targets: np.ndarray, outputs: np.ndarray, names: Sequence[str], further: Sequence[str]
+) -> dict[str, float]:
+    """`nrmse`, `nmse`, `mae` and `r2` of targets and outputs, both (rows, outputs), in the user's units.
+
+    nmse is the mean squared error over the variance of the targets, nrmse its root, mae the mean absolute error, and
+    r2 = 1 - nmse. Of several outputs the mean stands under the bare name, and each under `nmse/NAME`. `further` are
+    functions of (targets, outputs). Against targets that are all the same any error is infinite, and none is 0.
+
+    Raises `ConfigurationError` where there is no row, or a number is NaN or infinite.
+    """
+    if not len(targets):
+        raise ConfigurationError("no row is judged")
+    for what, values in (("target", targets), ("output", outputs)):
+        for row in np.flatnonzero(~np.isfinite(values).all(axis=1))[:1]:
+            raise ConfigurationError(f"the {what} in row {row} is not a number: {values[row].tolist()}")
+    error = np.mean((outputs - targets) ** 2, axis=0)
+    # The mean of equal numbers may be rounded, and then their variance is not 0.
+    spread = np.where(np.ptp(targets, axis=0) > 0, targets.var(axis=0), 0.0)
+    nmse = np.divide(error, spread, out=np.where(error > 0, np.inf, 0.0), where=spread > 0)
+    found = {"nrmse": np.sqrt(nmse), "nmse": nmse, "mae": np.abs(outputs - targets).mean(axis=0), "r2": 1 - nmse}
+    metrics = {name: float(values.mean()) for name, values in found.items()}
+    if len(names) > 1:
+        for name, values in found.items():
+            metrics |= {f"{name}/{output}": float(value) for output, value in zip(names, values, strict=True)}
+    single = targets.shape[1] == 1
+    return metrics | own(further, targets[:, 0] if single else targets, outputs[:, 0] if single else outputs)
+
+
+def of_classes(right: np.ndarray, answers: np.ndarray, classes: Sequence[str], further: Sequence[str]) -> Evaluation:
+    """`accuracy`, `balanced_accuracy` (mean over the classes), `f1` (mean over the classes), and `error_rate`.
+
+    `right` and `answers` are (series,), numbers of the classes. A class that is neither asked for nor answered does not
+    count. The error rate has its 95 % interval, and `arrays` are those of `classification.counted_classes`.
+    """
+    counted = classification.counted_classes(right, answers, len(classes))
+    counts = counted.arrays["confusion"]
+    hits, asked, given = counts.diagonal(), counts.sum(axis=1), counts.sum(axis=0)
+    there, seen = asked > 0, asked + given > 0
+    metrics = {
+        "accuracy": 1 - counted.metrics["error_rate"],
+        "balanced_accuracy": float(np.mean(hits[there] / asked[there])),
+        "f1": float(np.mean(2 * hits[seen] / (asked + given)[seen])),
+        **counted.metrics,
+    }
+    names = np.array(classes)
+    return Evaluation(metrics | own(further, names[right], names[answers]), counted.arrays)
+
+
+def name_of(function: str) -> str:
+    """What a user's metric is called: as its function."""
+    return without_digest(function).partition(":")[2]
+
+
+def own(functions: Sequence[str], targets: np.ndarray, outputs: np.ndarray) -> dict[str, float]:
+    """The metrics that a user names, each under the name of its function.
+
+    Raises `ConfigurationError` for one that fails, or gives no finite number.
+    """
+    found = {}
+    for target in functions:
+        try:
+            value = float(import_function(target, "task.metrics", "metric")(targets, outputs))
+        except ConfigurationError:
+            raise
+        except Exception as error:
+            raise ConfigurationError(f"task.metrics: {target} failed: {type(error).__name__}: {error}") from error
+        if not math.isfinite(value):
+            raise ConfigurationError(f"task.metrics: {target} gave {value}, which is no measure of an error")
+        found[name_of(target)] = value
+    return found

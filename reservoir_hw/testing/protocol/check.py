@@ -6,6 +6,7 @@ import xml.etree.ElementTree as ET
 from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -55,10 +56,7 @@ class Report:
 
     def tables(self) -> list[Table]:
         """For people: one for each group, a row for each rule."""
-        groups: dict[str, list[Row]] = {}
-        for row in self.rows:
-            groups.setdefault(row.rule.group, []).append(row)
-        return [_table(group, rows) for group, rows in groups.items()]
+        return [_table(group, list(rows)) for group, rows in groupby(self.rows, key=lambda row: row.rule.group)]
 
     def summary(self) -> str:
         """One sentence."""

@@ -76,8 +76,8 @@ class Client:
         self._line, self.name = line, name
         self.nonce = secrets.token_bytes(16)
         with contextlib.ExitStack() as undone:
-            self.control = undone.enter_context(contextlib.closing(line.new_control()))
-            self.data = line.new_data()
+            self.control = undone.enter_context(contextlib.closing(line.connected(data=False)))
+            self.data = line.connected(data=True)
             undone.pop_all()
         self.terms: dict[str, Any] = {}
         """More fields of hello."""

@@ -7,7 +7,8 @@ import math
 import platform
 import time
 from collections.abc import Callable, Iterator
-from typing import Any, TypeVar
+from functools import cached_property
+from typing import Any
 
 import numpy as np
 
@@ -31,8 +32,6 @@ MEASURED_S = 0.05
 RANGE = 0.8
 """Part of the input range that is used."""
 
-T = TypeVar("T")
-
 
 class Device(Line):
     """What the rules look at. One thread; any number of clients.
@@ -46,7 +45,6 @@ class Device(Line):
         self._welcome_frames: list[bytes] = []
         self._declaration: dict[str, Any] = {}
         self._trouble = Broken("nobody has asked the device yet")
-        self._found: dict[str, Any] = {}
 
     def connect(self) -> None:
         """Look whether somebody listens there who answers as this protocol does.
@@ -148,12 +146,6 @@ class Device(Line):
                 last = self.last
                 client.leave()
                 self.last = last
-
-    def once(self, name: str, find: Callable[[], T]) -> T:
-        """What several rules need, found by the first of them."""
-        if name not in self._found:
-            self._found[name] = find()
-        return self._found[name]
 
     # ---- what it is driven with -------------------------------------------------------------------
 
@@ -270,22 +262,18 @@ class Device(Line):
         period_s = self.spec.get("step_period_s")
         return 1 if self.is_held or not period_s else math.ceil(CHUNK_S / period_s)
 
-    @property
+    @cached_property
     def step_s(self) -> float:
         """Seconds of a step, as measured from here."""
-
-        def find() -> float:
-            steps = STEPS
-            with self.session() as client:
-                while True:
-                    u = self.u(steps=steps)
-                    took = min(self._seconds_of(client, u) for _ in range(2))
-                    # A short run takes longer to travel than to be done.
-                    if took > MEASURED_S or u.shape[1] < steps:
-                        return took / u.shape[1]
-                    steps *= 4
-
-        return self.once("step_s", find)
+        steps = STEPS
+        with self.session() as client:
+            while True:
+                u = self.u(steps=steps)
+                took = min(self._seconds_of(client, u) for _ in range(2))
+                # A short run takes longer to travel than to be done.
+                if took > MEASURED_S or u.shape[1] < steps:
+                    return took / u.shape[1]
+                steps *= 4
 
     def _seconds_of(self, client: Client, u: np.ndarray) -> float:
         client.reset()

@@ -265,13 +265,11 @@ def _cancelled_and_damaged(device: Device, client: Client) -> None:
 
 
 def _cancelled_and_unknown(device: Device, client: Client) -> None:
-    del device
     client.told("cancel", session=client.session, request=client.sent + 1)
     client.refused(0x7F, codec.E_CANCELLED)
 
 
 def _unknown_with_fields(device: Device, client: Client) -> None:
-    del device
     client.refused(0x7F, codec.E_NOT_SUPPORTED, step=3, time=1, scale=2.0)
 
 
@@ -289,7 +287,6 @@ def _step_after_loss(device: Device, client: Client) -> None:
 
 
 def _step_and_shape(device: Device, client: Client) -> None:
-    del device
     client.failed(client.send_run(client.zeros("inputs", steps=3, wider=1), step=5), codec.E_SEQUENCE)
 
 

@@ -16,7 +16,6 @@ from reservoir_hw.testing.protocol import codec
 from reservoir_hw.testing.protocol.codec import Header
 from reservoir_hw.testing.protocol.ledger import Broken, Hangs, NotThePage
 from reservoir_hw.testing.protocol.line import Line
-from reservoir_hw.testing.protocol.spec import fitting, is_number
 
 ANSWERS = {"hello": "welcome", "ping": "pong", "status": "status", "cancel": "ok", "goodbye": "ok", "release": "ok"}
 OPERATIONS = ("", "ATTACH", "RESET", "RUN", "SNAPSHOT", "RESTORE", "TRANSITION", "UPLOAD", "READOUT", "SET", "GET")
@@ -255,7 +254,7 @@ class Client:
 
     def _declared_s(self, request: Header) -> float:
         """Seconds that the device declares for a request."""
-        spec = fitting(self.declaration.get("spec", {}))
+        spec = codec.fitting(self.declaration.get("spec", {}))
         period_s, reset_s = spec.get("step_period_s") or 0.0, spec.get("reset_time_s") or 0.0
         return 3 * (request.batch * request.steps * period_s + reset_s)
 
@@ -393,7 +392,7 @@ class Client:
     @property
     def spec(self) -> Mapping[str, Any]:
         """The declared spec."""
-        return fitting(self.declaration["spec"])
+        return codec.fitting(self.declaration["spec"])
 
     @property
     def inputs(self) -> int:
@@ -489,7 +488,7 @@ def _is_encoding(entry: Any) -> bool:
         and len(entry) == 2
         and type(entry[0]) is int
         and entry[0] in codec.NUMBERS
-        and is_number(entry[1])
+        and codec.is_number(entry[1])
         and entry[1] > 0
     )
 

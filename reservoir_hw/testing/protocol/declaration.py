@@ -12,7 +12,6 @@ from reservoir_hw.testing.protocol.client import ONE_STEP, Client, name_of
 from reservoir_hw.testing.protocol.device import LARGEST_BATCH, Device
 from reservoir_hw.testing.protocol.ledger import Broken, NotOffered
 from reservoir_hw.testing.protocol.rules import Rules
-from reservoir_hw.testing.protocol.spec import SPEC, is_number
 
 RULES = Rules("declaration")
 
@@ -39,7 +38,7 @@ def _(_: Device, client: Client) -> None:
     settings, tolerances = declaration.get("settings", {}), declaration.get("tolerances", {})
     if not isinstance(settings, dict) or not isinstance(tolerances, dict):
         raise Broken("settings or tolerances are no maps")
-    if not set(tolerances) <= set(settings) or not all(map(is_number, tolerances.values())):
+    if not set(tolerances) <= set(settings) or not all(map(codec.is_number, tolerances.values())):
         raise Broken(f"tolerances {tolerances} are no numbers for the settings {sorted(settings)}")
 
 
@@ -50,7 +49,7 @@ def _(_: Device, client: Client) -> None:
 def _(_: Device, client: Client) -> None:
     for name in ("inputs", "states"):
         dtype, scale = client.declaration[name]
-        if not is_number(scale) or (dtype in (codec.F4, codec.F8) and scale != 1):
+        if not codec.is_number(scale) or (dtype in (codec.F4, codec.F8) and scale != 1):
             raise Broken(f"{name} are [{dtype}, {scale}]")
 
 
@@ -73,7 +72,7 @@ def _(_: Device, client: Client) -> None:
 @RULES.in_session("what else the spec says is of the right type", page="| key of `spec` | |")
 def _(_: Device, client: Client) -> None:
     spec = client.declaration["spec"]
-    for name, (due, fits) in SPEC.items():
+    for name, (due, fits) in codec.SPEC.items():
         if name in spec and not fits(spec[name]):
             raise Broken(f"{name} is {spec[name]!r}, not {due}")
 

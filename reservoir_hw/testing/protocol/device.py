@@ -18,7 +18,6 @@ from reservoir_hw.testing.protocol import codec
 from reservoir_hw.testing.protocol.client import ANSWER_S, Client, repeat
 from reservoir_hw.testing.protocol.ledger import Broken, NotOffered
 from reservoir_hw.testing.protocol.line import Line
-from reservoir_hw.testing.protocol.spec import fitting
 
 STEPS = 12
 """Of a run that is compared with another one."""
@@ -152,7 +151,7 @@ class Device(Line):
     @property
     def spec(self) -> dict[str, Any]:
         """The declared spec."""
-        return fitting(self.declaration["spec"])
+        return codec.fitting(self.declaration["spec"])
 
     @property
     def is_held(self) -> bool:

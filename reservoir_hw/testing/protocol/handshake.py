@@ -11,7 +11,6 @@ from reservoir_hw.testing.protocol.client import Client
 from reservoir_hw.testing.protocol.device import Device
 from reservoir_hw.testing.protocol.ledger import Broken
 from reservoir_hw.testing.protocol.rules import HELD, Rules
-from reservoir_hw.testing.protocol.spec import is_number
 
 RULES = Rules("handshake")
 
@@ -195,10 +194,10 @@ def _status(client: Client) -> dict[str, object]:
         raise Broken("there is no map `status`")
     if not isinstance(status.get("device"), str) or "holder" not in status:
         raise Broken(f"device (text) or holder is missing: {status}")
-    if not is_number(status.get("uptime_s")):
+    if not codec.is_number(status.get("uptime_s")):
         raise Broken(f"uptime_s is {status.get('uptime_s')!r}")
     counters = status.get("counters")
-    if not isinstance(counters, dict) or not all(map(is_number, counters.values())):
+    if not isinstance(counters, dict) or not all(map(codec.is_number, counters.values())):
         raise Broken(f"counters are {counters!r}, not a map of numbers")
     if not isinstance(status.get("problem"), str | None):
         raise Broken(f"problem is {status['problem']!r}, not text or nil")

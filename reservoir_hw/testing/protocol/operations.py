@@ -12,7 +12,6 @@ from reservoir_hw.testing.protocol.client import Client
 from reservoir_hw.testing.protocol.device import Device
 from reservoir_hw.testing.protocol.ledger import Broken, NotOffered
 from reservoir_hw.testing.protocol.rules import HELD, Rules
-from reservoir_hw.testing.protocol.spec import is_number
 
 RULES = Rules("operations")
 
@@ -451,7 +450,7 @@ def _(device: Device, client: Client) -> None:
 
     def read(_: int) -> None:
         found = client.asked(codec.GET, codec.to_msgpack({"names": names}))
-        if set(found) != set(names) or not all(one is None or is_number(one) for one in found.values()):
+        if set(found) != set(names) or not all(one is None or codec.is_number(one) for one in found.values()):
             raise Broken(f"GET of {names} was answered with {found}")
 
     device.must_keep_state(client, read, "GET")

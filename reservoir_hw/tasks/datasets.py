@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 from reservoir_hw.core.errors import ConfigurationError, MissingExtra
 
@@ -158,15 +158,9 @@ def _downloaded(name: str, wanted: DataSet) -> Path:
             f"downloading the data set {name} needs pooch: pip install 'reservoir-hw[data]'. {by_hand}"
         ) from error
     try:
-        return Path(
-            pooch.retrieve(
-                wanted.url,
-                known_hash=f"sha256:{wanted.sha256}",
-                fname=Path(wanted.file).name,
-                path=pooch.os_cache("reservoir_hw"),
-                downloader=pooch.HTTPDownloader(timeout=TIMEOUT_S),
-            )
-        )
+        downloader: Any = pooch.HTTPDownloader(timeout=TIMEOUT_S)
+        kept = {"fname": Path(wanted.file).name, "path": pooch.os_cache("reservoir_hw"), "downloader": downloader}
+        return Path(pooch.retrieve(wanted.url, known_hash=f"sha256:{wanted.sha256}", **kept))
     except ValueError as error:
         # pooch raises it for a wrong hash, and has removed the file.
         raise ConfigurationError(

@@ -357,8 +357,8 @@ def _forecasts_in(series: np.ndarray, test: Split) -> Split:
 
 def in_two(inputs: np.ndarray, targets: np.ndarray, train_steps: int) -> tuple[Split, Split]:
     """Training and test of one sequence, from (time,) or (time, channels) each: the first steps, and the rest."""
-    pieces = [series.reshape(1, len(inputs), -1).astype(np.float32) for series in (inputs, targets)]
-    return Split(*(piece[:, :train_steps] for piece in pieces)), Split(*(piece[:, train_steps:] for piece in pieces))
+    u, y = (series.reshape(1, len(inputs), -1).astype(np.float32) for series in (inputs, targets))
+    return Split(u[:, :train_steps], y[:, :train_steps]), Split(u[:, train_steps:], y[:, train_steps:])
 
 
 class TaskConfig(Config):

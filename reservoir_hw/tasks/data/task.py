@@ -57,7 +57,7 @@ class Data(Task):
 
     larger = ("r2", "accuracy", "balanced_accuracy", "f1", "valid_steps", "whole")
     smaller = ("nrmse", "nmse", "mae", "error_rate", "diverged")
-    series: SeriesFormat  # pyright: ignore[reportIncompatibleVariableOverride]
+    series: SeriesFormat
 
     def __init__(self, config: DataConfig | None = None, /, **settings: Any) -> None:
         # Arrays that nobody else keeps are gone when this list is.
@@ -78,7 +78,9 @@ class Data(Task):
             raise ConfigurationError(
                 f"task.labels: all series are of the class {self.classes[0]!r}: nothing is to tell apart"
             )
-        self.series = format_of(config, found, parts.train, self.classes)
+        self.series = format_of(  # pyright: ignore[reportIncompatibleVariableOverride]
+            config, found, parts.train, self.classes
+        )
         self._check_lengths(parts)
         self.train, self.test = (self._split(parts, judged=judged) for judged in (False, True))
         if (loop := config.closed_loop) is not None:

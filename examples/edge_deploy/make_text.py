@@ -12,7 +12,7 @@ def sentences() -> str:
     """About 60,000 letters, one sentence on each line."""
     task = ElmanGrammar(sentences=2000)
     assert task.train.symbols is not None
-    words = [task.vocabulary[number] for number in task.train.symbols[0]]
+    words = [task.words[number] for number in task.train.symbols[0]]
     return " ".join(words).replace(" . ", " .\n") + "\n"
 
 

@@ -46,7 +46,7 @@ def look(address: str, control: str | None, junit: Path | None, *, as_json: bool
     try:
         from reservoir_hw.testing.protocol import lease
         from reservoir_hw.testing.protocol.check import check
-        from reservoir_hw.testing.protocol.outcomes import Broken
+        from reservoir_hw.testing.protocol.ledger import Broken
     except ImportError as error:
         raise MissingExtra("looking at a server needs pyzmq: pip install 'reservoir-hw[zmq]'") from error
     if junit is not None:

@@ -34,7 +34,7 @@ from reservoir_hw.experiment.states.drive import driven, predict_into
 from reservoir_hw.experiment.states.plan import plan
 from reservoir_hw.experiment.states.watch import StateWatch, about_counters
 from reservoir_hw.readout.configuration import Readout, StateReadoutConfig
-from reservoir_hw.tasks.data.metrics import of_numbers
+from reservoir_hw.tasks.data.task import of_numbers
 from reservoir_hw.tasks.task import Evaluation, OutputScale, Split, Task
 
 ReservoirLike = Reservoir | ReservoirConfig | Mapping[str, Any] | str | os.PathLike[str]

@@ -45,7 +45,6 @@ if TYPE_CHECKING:
     from reservoir_hw.tasks.trace import TraceConfig as TraceConfig
     from reservoir_hw.tasks.trec import Trec as Trec
     from reservoir_hw.tasks.trec import TrecConfig as TrecConfig
-    from reservoir_hw.tasks.validation import Validation as Validation
     from reservoir_hw.tasks.validation import ValidationConfig as ValidationConfig
 
 __getattr__, __dir__ = lazy_names(__name__)

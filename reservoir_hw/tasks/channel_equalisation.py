@@ -5,18 +5,17 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 from pydantic import Field, NonNegativeInt, PositiveInt
 
 from reservoir_hw.core.figure_style import colours, one_panel
 from reservoir_hw.core.seeds import generator
-from reservoir_hw.tasks.classification import error_metrics, wilson_interval
-from reservoir_hw.tasks.prediction.task import nmse, one_sequence
+from reservoir_hw.tasks.classification import counted, wilson_interval
+from reservoir_hw.tasks.prediction.task import nmse
 from reservoir_hw.tasks.report import about_spread, mean_and_spread
-from reservoir_hw.tasks.task import Evaluation, OutputScale, Report, Row, Table, Task, TaskConfig, checked_outputs
+from reservoir_hw.tasks.task import Evaluation, OutputScale, RepeatedConfig, Row, Table, Task, checked_outputs, in_two
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -26,95 +25,18 @@ if TYPE_CHECKING:
 # ---- Symbol error rates with their intervals, as tables and figures.
 
 
-@dataclass(frozen=True)
-class _Pooled:
-    """The runs of one model at one signal-to-noise ratio, as if they were one long test."""
+class _Pooled(NamedTuple):
+    """The runs of one model at one signal-to-noise ratio, as if they were one long test; ends of the 95 % interval."""
 
     runs: list[Row]
-
-    @property
-    def errors(self) -> int:
-        return sum(int(run.evaluation.arrays["errors"]) for run in self.runs)
-
-    @property
-    def symbols(self) -> int:
-        return sum(int(run.evaluation.arrays["symbols"]) for run in self.runs)
-
-    @property
-    def rate(self) -> float:
-        return self.errors / self.symbols
-
-    @property
-    def interval(self) -> tuple[float, float]:
-        return wilson_interval(self.errors, self.symbols)
+    errors: int
+    symbols: int
+    rate: float
+    low: float
+    high: float
 
 
 Models: TypeAlias = dict[str, dict[float, _Pooled]]
-
-
-def tables(rows: Sequence[Row]) -> list[Table]:
-    """One table, with a line for each model and signal-to-noise ratio."""
-    body = []
-    for label, points in _models(rows).items():
-        for snr, pooled in points.items():
-            low, high = pooled.interval
-            body.append(
-                [
-                    label,
-                    f"{snr:g}",
-                    str(len(pooled.runs)),
-                    f"{pooled.symbols:,}",
-                    f"{pooled.errors:,}",
-                    f"{pooled.rate:.2e}",
-                    f"{low:.2e} to {high:.2e}",
-                    mean_and_spread(pooled.runs, "nmse", ".4f"),
-                ]
-            )
-    header = ["model", "SNR (dB)", "runs", "symbols", "errors", "symbol error rate", "95 % interval", "NMSE"]
-    note = (
-        "Intervals: Wilson, of the chance in the test alone, with the symbols of all runs taken as independent. "
-        f"NMSE: {about_spread(rows)}"
-    )
-    return [Table("Channel equalisation", header, body, note)]
-
-
-def figures(rows: Sequence[Row]) -> dict[str, Figure]:
-    """Figures by file stem, over the same rows as `tables`.
-
-    The rates stand over the noise, one curve for each model; where one other thing takes more values, they stand
-    over that, one curve for each noise. Baselines are dashed.
-    """
-    models = _models(rows)
-    without_device = {row.label for row in rows if row.details.get("baseline")}
-    baselines = {label: points for label, points in models.items() if label in without_device}
-    reservoirs = {label: points for label, points in models.items() if label not in baselines}
-    noises = sorted({snr for points in models.values() for snr in points})
-    varied = _varied(rows)
-    figure, axes = one_panel(8.0, 4.8)
-    axes.set_yscale("log")
-    if reservoirs and (len(noises) == 1 or (len(varied) == 1 and len(reservoirs) > len(noises))):
-        subject, line = (varied[0], "-") if len(varied) == 1 else ("model", "")
-        handles = _over_models(axes, reservoirs, baselines, noises, line)
-        names = _values(rows, varied, reservoirs)
-        slanted = {"rotation": 25, "ha": "right"} if max(map(len, names)) > 8 else {}
-        axes.set_xticks(range(len(reservoirs)), names, **slanted)
-        axes.set_xlabel(subject)
-        at = f" at {noises[0]:g} dB" if len(noises) == 1 else ""
-        title = f"Symbol error rate by {subject}{at}"
-    else:
-        handles = _over_noise(axes, reservoirs, baselines)
-        axes.set_xticks(noises)
-        axes.set_xlabel("signal-to-noise ratio (dB)")
-        title = "Symbol error rate by noise" + (f", for each {' and '.join(varied)}" if varied else "")
-    axes.set_title(f"{title}\n(bars: 95 % intervals)", fontsize=11)
-    axes.set_ylabel("symbol error rate")
-    axes.grid(axis="y", color="0.9")
-    axes.set_axisbelow(True)
-    if any(pooled.errors == 0 for points in models.values() for pooled in points.values()):
-        label = "no error seen:\nupper end of the interval"
-        handles += axes.plot([], [], "v", color="0.4", markerfacecolor="white", label=label)
-    figure.legend(handles=handles, loc="outside right center", frameon=False)
-    return {"symbol_error_rate": figure}
 
 
 def _over_noise(axes: Axes, reservoirs: Models, baselines: Models) -> list[Any]:
@@ -127,7 +49,7 @@ def _over_noise(axes: Axes, reservoirs: Models, baselines: Models) -> list[Any]:
         looks[label] = {"color": str(grey), "linestyle": "--", "marker": "s"}
     models = {**reservoirs, **baselines}
     handles = []
-    for label in sorted(models, key=lambda label: models[label][max(models[label])].interval[1], reverse=True):
+    for label in sorted(models, key=lambda label: models[label][max(models[label])].high, reverse=True):
         points = models[label]
         noises = sorted(points)
         name = f"baseline {label}" if label in baselines else label
@@ -148,7 +70,7 @@ def _over_models(axes: Axes, reservoirs: Models, baselines: Models, noises: Sequ
             if snr in baselines[label]:
                 level = baselines[label][snr]
                 look: dict[str, Any] = {"color": colour if len(noises) > 1 else "0.5", "linestyle": style}
-                height = level.rate or level.interval[1]
+                height = level.rate or level.high
                 handles.append(axes.axhline(height, label=f"baseline {label}{at}", **look))
     axes.set_xlim(-0.4, len(reservoirs) - 0.6)
     return handles
@@ -156,7 +78,7 @@ def _over_models(axes: Axes, reservoirs: Models, baselines: Models, noises: Sequ
 
 def _curve(axes: Axes, places: Sequence[float], points: Sequence[_Pooled], label: str, **look: Any) -> Any:
     x, rates = np.array(places), np.array([pooled.rate for pooled in points])
-    low, high = np.array([pooled.interval for pooled in points]).T
+    low, high = np.array([(pooled.low, pooled.high) for pooled in points]).T
     seen = rates > 0
     bars = (rates[seen] - low[seen], high[seen] - rates[seen])
     curve = axes.errorbar(x[seen], rates[seen], bars, markersize=4, capsize=3, label=label, **look)
@@ -167,13 +89,16 @@ def _curve(axes: Axes, places: Sequence[float], points: Sequence[_Pooled], label
 
 def _models(rows: Sequence[Row]) -> Models:
     """Runs by label and signal-to-noise ratio."""
-    models: Models = {}
+    found: dict[str, dict[float, list[Row]]] = {}
     for row in rows:
-        points = models.setdefault(row.label, {})
-        points.setdefault(
-            float(row.point.get("task.snr_db", row.evaluation.arrays["snr_db"])), _Pooled([])
-        ).runs.append(row)
-    return models
+        snr = float(row.point.get("task.snr_db", row.evaluation.arrays["snr_db"]))
+        found.setdefault(row.label, {}).setdefault(snr, []).append(row)
+    return {label: {snr: _pooled(runs) for snr, runs in points.items()} for label, points in found.items()}
+
+
+def _pooled(runs: list[Row]) -> _Pooled:
+    errors, symbols = (sum(int(run.evaluation.arrays[name]) for run in runs) for name in ("errors", "trials"))
+    return _Pooled(runs, errors, symbols, errors / symbols, *wilson_interval(errors, symbols))
 
 
 def _varied(rows: Sequence[Row]) -> list[str]:
@@ -240,13 +165,11 @@ def signal_variance() -> float:
     return float(square - mean**2)
 
 
-class ChannelEqualisationConfig(TaskConfig):
+class ChannelEqualisationConfig(RepeatedConfig):
     """Recover the symbols sent through a nonlinear radio channel (Jaeger & Haas 2004)."""
 
     kind: Literal["channel_equalisation"]
     snr_db: Annotated[float, Field(ge=-100, le=300)] = Field(default=32.0, description="signal-to-noise ratio")
-    dataset: NonNegativeInt = Field(default=0, description="number of the repetition")
-    seed: NonNegativeInt = 0
     target_delay: NonNegativeInt = Field(
         default=2, description="steps by which the wanted symbol d(n - delay) lies behind the input u(n)"
     )
@@ -292,12 +215,10 @@ class ChannelEqualisation(Task):
 
     score = "symbol_error_rate"
     smaller = ("nmse",)
-    report = Report(tables, figures)
 
     def __init__(self, config: ChannelEqualisationConfig | None = None, /, **settings: Any) -> None:
         config = ChannelEqualisationConfig.of(config, settings)
-        self.snr_db, train_steps = config.snr_db, config.train_steps
-        steps = train_steps + config.test_steps
+        self.snr_db, steps = config.snr_db, config.train_steps + config.test_steps
         before = max(config.target_delay, len(TAPS) - 1 - AHEAD)
         random = generator(config.seed, f"channel_equalisation/{config.dataset}/symbols")
         sent = random.integers(len(LEVELS), size=before + steps + AHEAD, dtype=np.uint8)
@@ -305,27 +226,80 @@ class ChannelEqualisation(Task):
         noise = generator(config.seed, f"channel_equalisation/{config.dataset}/noise").standard_normal(steps)
         deviation = math.sqrt(signal_variance() * 10 ** (-config.snr_db / 10))
         self.input_range = (-2.8 - 6 * deviation, 4.6 + 6 * deviation)
-        inputs = received + noise * deviation
         wanted = sent[before - config.target_delay :][:steps]
-        self.train = one_sequence(inputs[:train_steps], LEVELS[wanted[:train_steps]])
-        self.test = one_sequence(inputs[train_steps:], LEVELS[wanted[train_steps:]])
+        self.train, self.test = in_two(received + noise * deviation, LEVELS[wanted], config.train_steps)
 
     def evaluate(self, outputs: np.ndarray, scale: OutputScale = "scores") -> Evaluation:
         """Judge `outputs` (1, time, 1) for the test split; the class describes the metrics.
 
-        `arrays` are `errors` () and `symbols` (), the counts behind the error rate, and `snr_db` ().
+        `arrays` are `errors` () and `trials` (), the counts behind the error rate, and `snr_db` ().
 
         Raises `ShapeError` for other shapes and `InputRangeError` for NaN or infinity.
         """
         outputs = checked_outputs(outputs, self.test)
         answers, sent = (decided(symbols[0, :, 0]) for symbols in (outputs, self.test.targets))
-        errors = int(np.count_nonzero(answers != sent))
-        rates = error_metrics("symbol_error_rate", errors, len(sent))
-        return Evaluation(
-            {**rates, "nmse": nmse(outputs, self.test.targets)},
-            {
-                "errors": np.array(errors),
-                "symbols": np.array(len(sent)),
-                "snr_db": np.array(self.snr_db),
-            },
+        found = counted(answers != sent, "symbol_error_rate")
+        found.metrics["nmse"] = nmse(outputs, self.test.targets)
+        found.arrays["snr_db"] = np.array(self.snr_db)
+        return found
+
+    def tables(self, rows: Sequence[Row]) -> list[Table]:
+        """One table, with a line for each model and signal-to-noise ratio."""
+        body = [
+            [
+                label,
+                f"{snr:g}",
+                str(len(pooled.runs)),
+                f"{pooled.symbols:,}",
+                f"{pooled.errors:,}",
+                f"{pooled.rate:.2e}",
+                f"{pooled.low:.2e} to {pooled.high:.2e}",
+                mean_and_spread(pooled.runs, "nmse", ".4f"),
+            ]
+            for label, points in _models(rows).items()
+            for snr, pooled in points.items()
+        ]
+        header = ["model", "SNR (dB)", "runs", "symbols", "errors", "symbol error rate", "95 % interval", "NMSE"]
+        note = (
+            "Intervals: Wilson, of the chance in the test alone, with the symbols of all runs taken as independent. "
+            f"NMSE: {about_spread(rows)}"
         )
+        return [Table("Channel equalisation", header, body, note)]
+
+    def figures(self, rows: Sequence[Row]) -> dict[str, Figure]:
+        """Figures by file stem, over the same rows as `tables`.
+
+        The rates stand over the noise, one curve for each model; where one other thing takes more values, they stand
+        over that, one curve for each noise. Baselines are dashed.
+        """
+        models = _models(rows)
+        without_device = {row.label for row in rows if row.details.get("baseline")}
+        baselines = {label: points for label, points in models.items() if label in without_device}
+        reservoirs = {label: points for label, points in models.items() if label not in baselines}
+        noises = sorted({snr for points in models.values() for snr in points})
+        varied = _varied(rows)
+        figure, axes = one_panel(8.0, 4.8)
+        axes.set_yscale("log")
+        if reservoirs and (len(noises) == 1 or (len(varied) == 1 and len(reservoirs) > len(noises))):
+            subject, line = (varied[0], "-") if len(varied) == 1 else ("model", "")
+            handles = _over_models(axes, reservoirs, baselines, noises, line)
+            names = _values(rows, varied, reservoirs)
+            slanted = {"rotation": 25, "ha": "right"} if max(map(len, names)) > 8 else {}
+            axes.set_xticks(range(len(reservoirs)), names, **slanted)
+            axes.set_xlabel(subject)
+            at = f" at {noises[0]:g} dB" if len(noises) == 1 else ""
+            title = f"Symbol error rate by {subject}{at}"
+        else:
+            handles = _over_noise(axes, reservoirs, baselines)
+            axes.set_xticks(noises)
+            axes.set_xlabel("signal-to-noise ratio (dB)")
+            title = "Symbol error rate by noise" + (f", for each {' and '.join(varied)}" if varied else "")
+        axes.set_title(f"{title}\n(bars: 95 % intervals)", fontsize=11)
+        axes.set_ylabel("symbol error rate")
+        axes.grid(axis="y", color="0.9")
+        axes.set_axisbelow(True)
+        if any(pooled.errors == 0 for points in models.values() for pooled in points.values()):
+            label = "no error seen:\nupper end of the interval"
+            handles += axes.plot([], [], "v", color="0.4", markerfacecolor="white", label=label)
+        figure.legend(handles=handles, loc="outside right center", frameon=False)
+        return {"symbol_error_rate": figure}

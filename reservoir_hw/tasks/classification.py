@@ -11,7 +11,7 @@ import numpy as np
 
 from reservoir_hw.core.figure_style import colours, new_figure, one_panel
 from reservoir_hw.tasks.report import Models, best, by_model
-from reservoir_hw.tasks.task import Row, Table
+from reservoir_hw.tasks.task import Evaluation, Row, Split, Table
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -36,15 +36,37 @@ def wilson_interval(errors: float, trials: float) -> tuple[float, float]:
     return min(share, max(0.0, (centre - half) / scale)), max(share, min(1.0, (centre + half) / scale))
 
 
-def error_metrics(name: str, errors: int, trials: int) -> dict[str, float]:
-    """The rate under `name`, and the ends of its 95 % interval under `name/low` and `name/high`."""
-    low, high = wilson_interval(errors, trials)
-    return {name: errors / trials, f"{name}/low": low, f"{name}/high": high}
+def counted(wrong: np.ndarray, name: str = "error_rate") -> Evaluation:
+    """The share that is True under `name`, and the ends of its 95 % interval under `name/low` and `name/high`.
+
+    `arrays` are `errors` and `trials` (), which `table` and `figure` pool.
+    """
+    errors = int(np.count_nonzero(wrong))
+    low, high = wilson_interval(errors, wrong.size)
+    metrics = {name: errors / wrong.size, f"{name}/low": low, f"{name}/high": high}
+    return Evaluation(metrics, {"errors": np.array(errors), "trials": np.array(wrong.size)})
 
 
-def error_counts(errors: int, trials: int) -> dict[str, np.ndarray]:
-    """The arrays that `table` and `figure` pool."""
-    return {"errors": np.array(errors), "trials": np.array(trials)}
+def counted_classes(right: np.ndarray, answers: np.ndarray, classes: int) -> Evaluation:
+    """As `counted`, of numbers of classes (n,); also the array `confusion` (right, answer), counts."""
+    found = counted(answers != right)
+    found.arrays["confusion"] = np.zeros((classes, classes), dtype=np.int64)
+    np.add.at(found.arrays["confusion"], (right, answers), 1)
+    return found
+
+
+def padded(sequences: Sequence[np.ndarray], labels: Sequence[int], classes: int, *, at_end: bool = False) -> Split:
+    """A split of sequences (steps, inputs) of a class each, with 0 behind their ends.
+
+    Targets are 1 for the class and 0 for the others, at every step.
+    """
+    lengths = np.array([len(sequence) for sequence in sequences])
+    inputs = np.zeros((len(sequences), lengths.max(), sequences[0].shape[1]), np.float32)
+    targets = np.zeros((*inputs.shape[:2], classes), np.float32)
+    for row, (sequence, label, length) in enumerate(zip(sequences, labels, lengths, strict=True)):
+        inputs[row, :length] = sequence
+        targets[row, :length, label] = 1.0
+    return Split(inputs, targets, lengths=lengths, at_end=at_end)
 
 
 _OF_DATA = ("task.dataset", "task.seed", "task.task.dataset", "task.task.seed")
@@ -115,15 +137,17 @@ def curves(rows: Sequence[Row], parameter: str, trials: str, guessing: float) ->
     """Error rates with their intervals against a parameter of the task that varies, a curve for each model."""
     key = f"task.{parameter}"
     values = sorted({row.point[key] for row in rows})
+    points: dict[str, list[tuple[float, float, float]]] = {}
+    for value in values:
+        same = [row for row in rows if row.point[key] == value]
+        here = [replace(row, point={k: v for k, v in row.point.items() if k != key}) for row in same]
+        for name, runs in by_model(here).items():
+            points.setdefault(name, []).append((value, *pooled(runs)))
     drawn, axes = one_panel(7.5, 4.4)
-    found = by_model([replace(row, point={k: v for k, v in row.point.items() if k != key}) for row in rows])
-    at = {id(row.evaluation): row.point[key] for row in rows}
-    for (name, runs), colour in zip(found.items(), colours(len(found)), strict=True):
-        groups = {value: [run for run in runs if at[id(run.evaluation)] == value] for value in values}
-        x = [value for value, group in groups.items() if group]
-        tried = [pooled(group) for group in groups.values() if group]
-        rates = np.array([errors / total for errors, total in tried])
-        low, high = np.array([wilson_interval(*numbers) for numbers in tried]).T
+    for (name, found), colour in zip(points.items(), colours(len(points)), strict=True):
+        x, errors, total = np.array(found).T
+        rates = errors / total
+        low, high = np.array([wilson_interval(*counts) for _, *counts in found]).T
         axes.errorbar(
             x, rates, (rates - low, high - rates), fmt="o-", color=colour, markersize=4, capsize=3, label=name
         )

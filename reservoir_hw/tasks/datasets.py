@@ -7,9 +7,11 @@ import hashlib
 import logging
 import lzma
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from types import ModuleType
+from typing import IO, Any
 
 from reservoir_hw.core.errors import ConfigurationError, MissingExtra
 
@@ -87,7 +89,9 @@ def dataset(name: str) -> Path:
     Raises `ConfigurationError` for a name that is not known, a file with other bytes, and a download that fails;
     `MissingExtra` where a download is needed and pooch is not installed.
     """
-    wanted = _known(name)
+    if name not in DATA_SETS:
+        raise ConfigurationError(f"there is no data set {name!r}; known are {', '.join(DATA_SETS)}.")
+    wanted = DATA_SETS[name]
     folder = os.environ.get(FOLDER_VARIABLE)
     if folder:
         for suffix in ("", *_OPENERS):
@@ -118,12 +122,6 @@ def contents(name: str) -> bytes:
     return unpacked(dataset(name))
 
 
-def _known(name: str) -> DataSet:
-    if name not in DATA_SETS:
-        raise ConfigurationError(f"there is no data set {name!r}; known are {', '.join(DATA_SETS)}.")
-    return DATA_SETS[name]
-
-
 def _check(path: Path, wanted: DataSet, name: str) -> None:
     found = hashlib.sha256(unpacked(path)).hexdigest()
     if found != wanted.sha256:
@@ -135,50 +133,40 @@ def _check(path: Path, wanted: DataSet, name: str) -> None:
 
 def unpacked(path: Path) -> bytes:
     """The bytes of a file, without the .gz or .xz that its name ends in."""
-    opener = _OPENERS.get(path.suffix)
-    if opener is None:
-        return path.read_bytes()
+    with opened(path) as file:
+        return file.read()
+
+
+@contextmanager
+def opened(path: Path) -> Iterator[IO[bytes]]:
+    """A file for reading, without the .gz or .xz that its name ends in."""
     try:
-        with opener(path) as file:
-            return file.read()
+        with _OPENERS.get(path.suffix, open)(path, "rb") as file:
+            yield file
     except (EOFError, lzma.LZMAError, gzip.BadGzipFile) as error:
         raise ConfigurationError(f"{path} cannot be unpacked ({error}): it is damaged, copy it again.") from error
 
 
 def _downloaded(name: str, wanted: DataSet) -> Path:
-    pooch = _import_pooch(name, wanted)
-    file = Path(wanted.file).name
-    try:
-        return Path(
-            pooch.retrieve(
-                wanted.url,
-                known_hash=f"sha256:{wanted.sha256}",
-                fname=file,
-                path=pooch.os_cache("reservoir_hw"),
-                downloader=pooch.HTTPDownloader(timeout=TIMEOUT_S),
-            )
-        )
-    except ValueError as error:
-        # pooch raises it for a wrong hash, and has removed the file.
-        raise ConfigurationError(
-            f"data set {name}: what {wanted.url} serves is not the expected file ({error}). Nothing was kept. "
-            f"{_by_hand(wanted)}"
-        ) from error
-    except OSError as error:
-        raise ConfigurationError(
-            f"data set {name} cannot be downloaded from {wanted.url}: {error}. {_by_hand(wanted)}"
-        ) from error
-
-
-def _by_hand(wanted: DataSet) -> str:
-    return f"Without a connection: put the file at {wanted.file} in a folder, and set {FOLDER_VARIABLE} to that folder."
-
-
-def _import_pooch(name: str, wanted: DataSet) -> ModuleType:
+    by_hand = (
+        f"Without a connection: put the file at {wanted.file} in a folder, and set {FOLDER_VARIABLE} to that folder."
+    )
     try:
         import pooch
     except ImportError as error:
         raise MissingExtra(
-            f"downloading the data set {name} needs pooch: pip install 'reservoir-hw[data]'. {_by_hand(wanted)}"
+            f"downloading the data set {name} needs pooch: pip install 'reservoir-hw[data]'. {by_hand}"
         ) from error
-    return pooch
+    try:
+        downloader: Any = pooch.HTTPDownloader(timeout=TIMEOUT_S)
+        kept = {"fname": Path(wanted.file).name, "path": pooch.os_cache("reservoir_hw"), "downloader": downloader}
+        return Path(pooch.retrieve(wanted.url, known_hash=f"sha256:{wanted.sha256}", **kept))
+    except ValueError as error:
+        # pooch raises it for a wrong hash, and has removed the file.
+        raise ConfigurationError(
+            f"data set {name}: what {wanted.url} serves is not the expected file ({error}). Nothing was kept. {by_hand}"
+        ) from error
+    except OSError as error:
+        raise ConfigurationError(
+            f"data set {name} cannot be downloaded from {wanted.url}: {error}. {by_hand}"
+        ) from error

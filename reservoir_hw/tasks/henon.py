@@ -67,7 +67,7 @@ class Henon(Prediction):
 
     def __init__(self, config: HenonConfig | None = None, /, **settings: Any) -> None:
         config = HenonConfig.of(config, settings)
-        parameters = {"a": config.a, "b": config.b}
+        parameters = config.model_dump(include=set(CLASSIC))
         x, y = generator(config.seed, f"henon/{config.dataset}").uniform(-0.1, 0.1, 2)
         series = henon_series((float(x), float(y)), _TRANSIENT + config.series_steps, **parameters)[_TRANSIENT:]
         known = series[: config.train_steps]

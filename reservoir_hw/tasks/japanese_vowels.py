@@ -11,17 +11,7 @@ import numpy as np
 from reservoir_hw.core.errors import ConfigurationError
 from reservoir_hw.tasks import classification, datasets
 from reservoir_hw.tasks.report import by_model
-from reservoir_hw.tasks.task import (
-    Evaluation,
-    OutputScale,
-    Report,
-    Row,
-    Split,
-    Table,
-    Task,
-    TaskConfig,
-    checked_outputs,
-)
+from reservoir_hw.tasks.task import Evaluation, OutputScale, Row, Split, Table, Task, TaskConfig, checked_outputs
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -32,26 +22,6 @@ if TYPE_CHECKING:
 
 ERRORS = (("1000 echo state networks of 4 nodes, voting (Jaeger et al. 2007)", "0", "0.00%"),)
 """What, errors, error rate; of the 370 utterances of the test."""
-
-
-# ---- Who was taken for whom, as table and figures.
-
-
-def tables(rows: Sequence[Row]) -> list[Table]:
-    """Error rates by model, with published ones below."""
-    ours = classification.table(by_model(rows), "Japanese vowels", "utterances", ["error_rate/step"])
-    blank = ["", ""]
-    published = [[f"published: {what}", "", "370", errors, rate, *blank] for what, errors, rate in ERRORS]
-    return [replace(ours, rows=[*ours.rows, *published])]
-
-
-def figures(rows: Sequence[Row]) -> dict[str, Figure]:
-    """Figures by file stem."""
-    models = by_model(rows)
-    return {
-        "error_rate": classification.figure(models, "utterances", 8 / 9),
-        "confusion": classification.confusion_figure(models, range(1, 10), "utterances", "speaker"),
-    }
 
 
 # ---- Who speaks: nine speakers and the same two vowels (Kudo, Toyama & Shimbo 1999).
@@ -108,11 +78,9 @@ class JapaneseVowels(Task):
 
     score = "error_rate"
     input_range = (-2.0, 2.5)
-    report = Report(tables, figures)
 
     def __init__(self) -> None:
-        self.train = _split("train")
-        self.test = _split("test")
+        self.train, self.test = _split("train"), _split("test")
 
     def evaluate(self, outputs: np.ndarray, scale: OutputScale = "scores") -> Evaluation:
         """Judge `outputs` (utterances, steps, 9) for the test split; the class describes the metrics.
@@ -125,27 +93,25 @@ class JapaneseVowels(Task):
         outputs, valid = checked_outputs(outputs, self.test), self.test.valid
         speakers = self.test.targets[:, 0].argmax(axis=1)
         # The padding is 0 in both, and what the sum is divided by does not change which is the largest.
-        answers = outputs.sum(axis=1).argmax(axis=1)
-        errors = int(np.count_nonzero(answers != speakers))
-        wrong_steps = (outputs.argmax(axis=2) != speakers[:, None])[valid]
-        confusion = np.zeros((SPEAKERS, SPEAKERS), dtype=np.int64)
-        np.add.at(confusion, (speakers, answers), 1)
-        return Evaluation(
-            {
-                **classification.error_metrics("error_rate", errors, len(speakers)),
-                "error_rate/step": float(wrong_steps.mean()),
-            },
-            {**classification.error_counts(errors, len(speakers)), "confusion": confusion},
-        )
+        found = classification.counted_classes(speakers, outputs.sum(axis=1).argmax(axis=1), SPEAKERS)
+        found.metrics["error_rate/step"] = float((outputs.argmax(axis=2) != speakers[:, None])[valid].mean())
+        return found
+
+    def tables(self, rows: Sequence[Row]) -> list[Table]:
+        """Error rates by model, with published ones below."""
+        ours = classification.table(by_model(rows), "Japanese vowels", "utterances", ["error_rate/step"])
+        published = [[f"published: {what}", "", "370", errors, rate, "", ""] for what, errors, rate in ERRORS]
+        return [replace(ours, rows=[*ours.rows, *published])]
+
+    def figures(self, rows: Sequence[Row]) -> dict[str, Figure]:
+        """Error rates, and who was taken for whom."""
+        models = by_model(rows)
+        return {
+            "error_rate": classification.figure(models, "utterances", 8 / 9),
+            "confusion": classification.confusion_figure(models, range(1, 10), "utterances", "speaker"),
+        }
 
 
 def _split(name: str) -> Split:
     found = utterances(datasets.contents(f"japanese_vowels_{name}").decode("ascii"))
-    speakers = np.repeat(np.arange(SPEAKERS), UTTERANCES[name])
-    lengths = np.array([len(utterance) for utterance in found])
-    inputs = np.zeros((len(found), lengths.max(), COEFFICIENTS), np.float32)
-    targets = np.zeros((*inputs.shape[:2], SPEAKERS), np.float32)
-    for row, (utterance, speaker, length) in enumerate(zip(found, speakers, lengths, strict=True)):
-        inputs[row, :length] = utterance
-        targets[row, :length, speaker] = 1.0
-    return Split(inputs, targets, lengths=lengths)
+    return classification.padded(found, np.repeat(np.arange(SPEAKERS), UTTERANCES[name]).tolist(), SPEAKERS)

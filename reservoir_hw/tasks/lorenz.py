@@ -103,17 +103,16 @@ class Lorenz(Prediction):
 
     def __init__(self, config: LorenzConfig | None = None, /, **settings: Any) -> None:
         config = LorenzConfig.of(config, settings)
-        sigma, rho, beta = config.sigma, config.rho, config.beta
-        parameters = {"sigma": sigma, "rho": rho, "beta": beta}
+        parameters = config.model_dump(include=set(CLASSIC))
         time_step, train_steps = config.time_step, config.train_steps
         before = math.ceil(_TRANSIENT / time_step)
-        start = generator(config.seed, f"lorenz/{config.dataset}").normal([0.0, 0.0, rho - 1])
+        start = generator(config.seed, f"lorenz/{config.dataset}").normal([0.0, 0.0, config.rho - 1])
         series = lorenz_series(start, before + config.series_steps, time_step, **parameters)[before:]
         spread = series[:train_steps].std(axis=0)
         if not (np.abs(series) < _DIVERGED).all() or spread.min() < 1e-6:
             raise ConfigurationError(
-                f"with sigma {sigma:g}, rho {rho:g} and beta {beta:g} the system diverges or comes to rest; the "
-                "classic parameters are 10, 28 and 8/3."
+                "with sigma {sigma:g}, rho {rho:g} and beta {beta:g} the system diverges or comes to rest; the "
+                "classic parameters are 10, 28 and 8/3.".format(**parameters)
             )
         if all(math.isclose(value, CLASSIC[name], rel_tol=1e-3) for name, value in parameters.items()):
             self.lyapunov_per_step = LYAPUNOV_EXPONENT * time_step

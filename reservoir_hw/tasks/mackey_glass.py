@@ -115,26 +115,20 @@ class MackeyGlass(Prediction):
 
     def __init__(self, config: MackeyGlassConfig | None = None, /, **settings: Any) -> None:
         config = MackeyGlassConfig.of(config, settings)
-        tau, beta, gamma, power = config.tau, config.beta, config.gamma, config.power
-        time_step, train_steps = config.time_step, config.train_steps
+        tau, time_step, train_steps = config.tau, config.time_step, config.train_steps
+        parameters = config.model_dump(include={"tau", "beta", "gamma", "power"})
         before = math.ceil(_TRANSIENT_DELAYS * tau / time_step)
         history = float(generator(config.seed, f"mackey_glass/{config.dataset}").uniform(0.5, 1.5))
         try:
-            x = mackey_glass_series(
-                before + config.series_steps,
-                time_step,
-                history=history,
-                tau=tau,
-                beta=beta,
-                gamma=gamma,
-                power=power,
-            )[before:]
+            x = mackey_glass_series(before + config.series_steps, time_step, history=history, **parameters)[before:]
         except OverflowError:
-            raise ConfigurationError(f"power {power:g} is too large for what x becomes; the usual one is 10.") from None
+            raise ConfigurationError(
+                f"power {config.power:g} is too large for what x becomes; the usual one is 10."
+            ) from None
         if x[:train_steps].std() < 1e-6:
             raise ConfigurationError(
-                f"with tau {tau:g}, beta {beta:g}, gamma {gamma:g} and power {power:g} the system comes to rest; the "
-                "usual parameters are 17, 0.2, 0.1 and 10."
+                "with tau {tau:g}, beta {beta:g}, gamma {gamma:g} and power {power:g} the system comes to rest; "
+                "the usual parameters are 17, 0.2, 0.1 and 10.".format(**parameters)
             )
         self.input_range = {"standardise": (-3.0, 3.0), "squash": (-0.8, 0.6), "none": (0.0, 1.6)}[config.scaling]
         if config.scaling == "standardise":

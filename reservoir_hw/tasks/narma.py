@@ -12,10 +12,10 @@ from pydantic import Field, NonNegativeInt, PositiveInt
 
 from reservoir_hw.core.errors import ConfigurationError
 from reservoir_hw.core.seeds import generator
-from reservoir_hw.tasks.prediction import report as prediction_report
-from reservoir_hw.tasks.prediction.task import one_sequence, series_evaluation
-from reservoir_hw.tasks.report import about_spread, mean_and_spread
-from reservoir_hw.tasks.task import Evaluation, OutputScale, Report, Row, Table, Task, TaskConfig
+from reservoir_hw.tasks.prediction import report
+from reservoir_hw.tasks.prediction.task import series_evaluation
+from reservoir_hw.tasks.report import about_spread, by_model, mean_and_spread
+from reservoir_hw.tasks.task import Evaluation, OutputScale, RepeatedConfig, Row, Table, Task, in_two
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -29,50 +29,6 @@ ORDER_10 = (
     ("optoelectronic loop, 50 nodes (Paquot et al. 2012)", "", "0.168 ± 0.015"),
 )
 """What, NRMSE, NMSE. The loop's figure is that of the experiment and of its simulation."""
-
-
-# ---- Results on NARMA beside published ones, as tables and figures.
-
-
-Models = dict[tuple[str, int], list[Row]]
-
-
-def tables(rows: Sequence[Row]) -> list[Table]:
-    """One table."""
-    models = _models(rows)
-    body = [
-        [
-            label,
-            str(of_order),
-            str(len(runs)),
-            *(mean_and_spread(runs, metric) for metric in ("nrmse", "nmse")),
-        ]
-        for (label, of_order), runs in models.items()
-    ]
-    if any(of_order == 10 for _, of_order in models):
-        body += [[f"published: {what}", "10", "", *errors] for what, *errors in ORDER_10]
-    note = about_spread(rows)
-    redrawn = sum(int(row.evaluation.arrays["redrawn"]) for row in rows)
-    if redrawn:
-        note += " Some sequences diverged and were drawn again."
-    return [Table("NARMA", ["model", "order", "runs", "NRMSE", "NMSE"], body, note)]
-
-
-def figures(rows: Sequence[Row]) -> dict[str, Figure]:
-    """Figures by file stem, over the same rows as `tables`."""
-    models = _models(rows)
-    several = len({of_order for _, of_order in models}) > 1
-    return prediction_report.figures(
-        {f"{label}, order {of_order}" if several else label: runs for (label, of_order), runs in models.items()}
-    )
-
-
-def _models(rows: Sequence[Row]) -> Models:
-    """Runs that differ in the data alone, together."""
-    models: Models = {}
-    for row in rows:
-        models.setdefault((row.label, int(row.evaluation.arrays["order"])), []).append(row)
-    return models
 
 
 # ---- The nonlinear autoregressive moving average system NARMA10 (Atiya & Parlos 2000) and its other orders.
@@ -112,14 +68,12 @@ def narma_series(inputs: np.ndarray, order: int = 10) -> np.ndarray:
     return np.array(y[order:])
 
 
-class NarmaConfig(TaskConfig):
+class NarmaConfig(RepeatedConfig):
     """Emulate the nonlinear system NARMA10 (Atiya & Parlos 2000), or one of another order."""
 
     kind: Literal["narma"]
     # In the literature, order 2 is an equation of another form; above 20 the system saturates.
     order: Annotated[int, Field(ge=3, le=20)] = Field(default=10, description="steps of memory")
-    dataset: NonNegativeInt = Field(default=0, description="number of the repetition")
-    seed: NonNegativeInt = 0
     washout_steps: NonNegativeInt = Field(
         default=100, description="steps from rest that belong to no split; a reservoir's own are `readout.washout`"
     )
@@ -154,16 +108,12 @@ class Narma(Task):
     score = "nrmse"
     input_range = (0.0, 0.5)
     smaller = ("nmse",)
-    report = Report(tables, figures)
 
     def __init__(self, config: NarmaConfig | None = None, /, **settings: Any) -> None:
         config = NarmaConfig.of(config, settings)
-        self.order = config.order
-        steps = config.washout_steps + config.train_steps + config.test_steps
-        inputs, targets = self._draw(config.seed, config.dataset, steps)
-        train = slice(config.washout_steps, steps - config.test_steps)
-        test = slice(steps - config.test_steps, steps)
-        self.train, self.test = (one_sequence(inputs[part], targets[part]) for part in (train, test))
+        self.order, washout = config.order, config.washout_steps
+        inputs, targets = self._draw(config.seed, config.dataset, washout + config.train_steps + config.test_steps)
+        self.train, self.test = in_two(inputs[washout:], targets[washout:], config.train_steps)
 
     def _draw(self, seed: int, dataset: int, steps: int) -> tuple[np.ndarray, np.ndarray]:
         for attempt in range(_ATTEMPTS):
@@ -195,3 +145,20 @@ class Narma(Task):
         evaluation = series_evaluation(outputs, self.test)
         evaluation.arrays.update(order=np.array(self.order), redrawn=np.array(self.redrawn))
         return evaluation
+
+    def tables(self, rows: Sequence[Row]) -> list[Table]:
+        """One table, with published results of order 10 below."""
+        body = []
+        for name, runs in by_model(rows).items():
+            errors = (mean_and_spread(runs, metric) for metric in ("nrmse", "nmse"))
+            body.append([name, str(runs[0].evaluation.arrays["order"]), str(len(runs)), *errors])
+        if any(cells[1] == "10" for cells in body):
+            body += [[f"published: {what}", "10", "", *errors] for what, *errors in ORDER_10]
+        note = about_spread(rows)
+        if any(row.evaluation.arrays["redrawn"] for row in rows):
+            note += " Some sequences diverged and were drawn again."
+        return [Table("NARMA", ["model", "order", "runs", "NRMSE", "NMSE"], body, note)]
+
+    def figures(self, rows: Sequence[Row]) -> dict[str, Figure]:
+        """Outputs beside targets, and the error of every run."""
+        return report.figures(by_model(rows))

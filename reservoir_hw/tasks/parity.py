@@ -11,9 +11,9 @@ from pydantic import Field, NonNegativeInt, PositiveInt
 from reservoir_hw.core.figure_style import colours, panels
 from reservoir_hw.core.seeds import generator
 from reservoir_hw.tasks import classification
-from reservoir_hw.tasks.prediction.task import nmse, one_sequence
+from reservoir_hw.tasks.prediction.task import nmse
 from reservoir_hw.tasks.report import Models, best, by_model, metric_values
-from reservoir_hw.tasks.task import Evaluation, OutputScale, Report, Row, Table, Task, TaskConfig, checked_outputs
+from reservoir_hw.tasks.task import Evaluation, OutputScale, RepeatedConfig, Row, Table, Task, checked_outputs, in_two
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -24,22 +24,6 @@ if TYPE_CHECKING:
 
 _SHOWN = 6
 _BINS = 80
-
-
-def tables(rows: Sequence[Row]) -> list[Table]:
-    """Error rates by model, data sets pooled."""
-    return [classification.table(by_model(rows), "Parity", "answers", ["nmse"])]
-
-
-def figures(rows: Sequence[Row]) -> dict[str, Figure]:
-    """Figures by file stem."""
-    models = by_model(rows)
-    varied = [name for name in ("bits", "delay") if all(f"task.{name}" in row.point for row in rows)]
-    if varied:
-        rates = classification.curves(rows, varied[0], "answers", 0.5)
-    else:
-        rates = classification.figure(models, "answers", 0.5)
-    return {"error_rate": rates, "outputs": _outputs_figure(models)}
 
 
 def _outputs_figure(models: Models) -> Figure:
@@ -69,14 +53,12 @@ def _outputs_figure(models: Models) -> Figure:
 # ---- Delayed parity of the last bits; of two bits it is the exclusive or.
 
 
-class ParityConfig(TaskConfig):
+class ParityConfig(RepeatedConfig):
     """Say whether an odd number of the last bits is set; of two bits, their exclusive or."""
 
     kind: Literal["parity"]
     bits: PositiveInt = 2
     delay: NonNegativeInt = Field(default=0, description="steps from the last of the bits to the answer")
-    dataset: NonNegativeInt = Field(default=0, description="number of the repetition")
-    seed: NonNegativeInt = 0
     train_steps: PositiveInt = 2000
     test_steps: Annotated[int, Field(ge=2)] = 5000
 
@@ -106,17 +88,14 @@ class Parity(Task):
     score = "error_rate"
     input_range = (-1.0, 1.0)
     smaller = ("nmse",)
-    report = Report(tables, figures)
 
     def __init__(self, config: ParityConfig | None = None, /, **settings: Any) -> None:
         config = ParityConfig.of(config, settings)
-        bits, delay, train_steps = config.bits, config.delay, config.train_steps
-        before, steps = delay + bits - 1, train_steps + config.test_steps
+        bits, delay = config.bits, config.delay
+        before, steps = delay + bits - 1, config.train_steps + config.test_steps
         drawn = generator(config.seed, f"parity/{config.dataset}").integers(2, size=before + steps, dtype=np.int8)
         odd = np.bitwise_xor.reduce([drawn[before - delay - bit :][:steps] for bit in range(bits)])
-        inputs, targets = 2 * drawn[before:] - 1, 2 * odd - 1
-        self.train = one_sequence(inputs[:train_steps], targets[:train_steps])
-        self.test = one_sequence(inputs[train_steps:], targets[train_steps:])
+        self.train, self.test = in_two(2 * drawn[before:] - 1, 2 * odd - 1, config.train_steps)
 
     def evaluate(self, outputs: np.ndarray, scale: OutputScale = "scores") -> Evaluation:
         """Judge `outputs` (1, time, 1) for the test split; the class describes the metrics.
@@ -128,11 +107,21 @@ class Parity(Task):
         """
         outputs = checked_outputs(outputs, self.test)
         odd = self.test.targets > 0
-        errors = int(np.count_nonzero((outputs > 0) != odd))
-        return Evaluation(
-            {
-                **classification.error_metrics("error_rate", errors, odd.size),
-                "nmse": nmse(outputs, self.test.targets),
-            },
-            {**classification.error_counts(errors, odd.size), "outputs/0": outputs[~odd], "outputs/1": outputs[odd]},
-        )
+        found = classification.counted((outputs > 0) != odd)
+        found.metrics["nmse"] = nmse(outputs, self.test.targets)
+        found.arrays.update({"outputs/0": outputs[~odd], "outputs/1": outputs[odd]})
+        return found
+
+    def tables(self, rows: Sequence[Row]) -> list[Table]:
+        """Error rates by model, data sets pooled."""
+        return [classification.table(by_model(rows), "Parity", "answers", ["nmse"])]
+
+    def figures(self, rows: Sequence[Row]) -> dict[str, Figure]:
+        """Error rates, and how far the outputs for the two answers are apart."""
+        models = by_model(rows)
+        varied = [name for name in ("bits", "delay") if all(f"task.{name}" in row.point for row in rows)]
+        if varied:
+            rates = classification.curves(rows, varied[0], "answers", 0.5)
+        else:
+            rates = classification.figure(models, "answers", 0.5)
+        return {"error_rate": rates, "outputs": _outputs_figure(models)}

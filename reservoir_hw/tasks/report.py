@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 
 import numpy as np
 
-from reservoir_hw.tasks.task import Row
+from reservoir_hw.tasks.task import Row, Table
 
 Models = Mapping[str, Sequence[Row]]
 """Runs by the name of the model."""
@@ -111,3 +112,14 @@ def mean_and_spread(rows: Iterable[Row], metric: str, mean: str = ".3f", spread:
     over_data = "" if found.over_data is None else f" ± {found.over_data:{spread or mean}}"
     of_device = "" if found.of_device is None else f" (device ± {found.of_device:{spread or mean}})"
     return f"{found.mean:{mean}}{over_data}{of_device}"
+
+
+def table_of_means(
+    title: str, models: Models, metrics: Mapping[str, str], mean: str = ".3f", spread: str = "", note: str = ""
+) -> Table:
+    """`mean_and_spread` of metrics (name -> heading) by model, over the runs."""
+    body = [
+        [name, str(len(runs)), *(mean_and_spread(runs, metric, mean, spread) for metric in metrics)]
+        for name, runs in models.items()
+    ]
+    return Table(title, ["model", "runs", *metrics.values()], body, about_spread(chain(*models.values())) + note)

@@ -6,14 +6,14 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import numpy as np
-from pydantic import Field, NonNegativeInt, PositiveInt
+from pydantic import Field, PositiveInt
 
 from reservoir_hw.core.figure_style import colours, one_panel, panels
 from reservoir_hw.core.seeds import generator
 from reservoir_hw.tasks import classification
-from reservoir_hw.tasks.prediction.task import nmse, one_sequence
+from reservoir_hw.tasks.prediction.task import nmse
 from reservoir_hw.tasks.report import Models, best, by_model
-from reservoir_hw.tasks.task import Evaluation, OutputScale, Report, Row, Table, Task, TaskConfig, checked_outputs
+from reservoir_hw.tasks.task import Evaluation, OutputScale, RepeatedConfig, Row, Table, Task, checked_outputs, in_two
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -26,21 +26,6 @@ PERIODS = 12
 """Of the test, that the figure shows."""
 
 _SHOWN = 4
-
-
-def tables(rows: Sequence[Row]) -> list[Table]:
-    """Error rates by model, data sets pooled."""
-    return [classification.table(by_model(rows), "Sine or square wave", "steps", ["error_rate/period", "nmse"])]
-
-
-def figures(rows: Sequence[Row]) -> dict[str, Figure]:
-    """Figures by file stem."""
-    models = by_model(rows)
-    return {
-        "answers": _answers_figure(models),
-        "error_rate": classification.figure(models, "steps", 0.5),
-        "error_by_step": _phase_figure(models),
-    }
 
 
 def _answers_figure(models: Models) -> Figure:
@@ -85,13 +70,11 @@ def waves(kinds: np.ndarray, period_steps: int = 12) -> np.ndarray:
     return np.stack([sine, square])[kinds].reshape(-1)
 
 
-class SineSquareConfig(TaskConfig):
+class SineSquareConfig(RepeatedConfig):
     """Say at every step whether the input is a sine or a square wave (Paquot et al. 2012)."""
 
     kind: Literal["sine_square"]
     period_steps: Annotated[int, Field(ge=4, multiple_of=2)] = 12
-    dataset: NonNegativeInt = Field(default=0, description="number of the repetition")
-    seed: NonNegativeInt = 0
     train_periods: PositiveInt = 100
     test_periods: Annotated[int, Field(ge=8)] = 400
 
@@ -124,7 +107,6 @@ class SineSquare(Task):
     score = "error_rate"
     input_range = (-1.0, 1.0)
     smaller = ("nmse",)
-    report = Report(tables, figures)
 
     def __init__(self, config: SineSquareConfig | None = None, /, **settings: Any) -> None:
         config = SineSquareConfig.of(config, settings)
@@ -132,9 +114,7 @@ class SineSquare(Task):
         periods = config.train_periods + config.test_periods
         kinds = generator(config.seed, f"sine_square/{config.dataset}").integers(2, size=periods)
         inputs, targets = waves(kinds, self.period_steps), np.repeat(kinds, self.period_steps)
-        trained = config.train_periods * self.period_steps
-        self.train = one_sequence(inputs[:trained], targets[:trained])
-        self.test = one_sequence(inputs[trained:], targets[trained:])
+        self.train, self.test = in_two(inputs, targets, config.train_periods * self.period_steps)
 
     def evaluate(self, outputs: np.ndarray, scale: OutputScale = "scores") -> Evaluation:
         """Judge `outputs` (1, time, 1) for the test split; the class describes the metrics.
@@ -147,20 +127,25 @@ class SineSquare(Task):
         outputs = checked_outputs(outputs, self.test)
         square = self.test.targets > 0.5
         wrong = ((outputs > 0.5) != square).reshape(-1, self.period_steps)
-        errors = int(np.count_nonzero(wrong))
         whole = outputs.reshape(wrong.shape).mean(axis=1) > 0.5
         piece = slice(PERIODS * self.period_steps)
-        return Evaluation(
-            {
-                **classification.error_metrics("error_rate", errors, wrong.size),
-                "error_rate/period": float(np.mean(whole != square.reshape(wrong.shape)[:, 0])),
-                "nmse": nmse(outputs, self.test.targets),
-            },
-            {
-                **classification.error_counts(errors, wrong.size),
-                "piece/inputs": self.test.inputs[0, piece, 0],
-                "piece/targets": self.test.targets[0, piece, 0],
-                "piece/outputs": outputs[0, piece, 0],
-                "by_phase": wrong.mean(axis=0),
-            },
-        )
+        found = classification.counted(wrong)
+        found.metrics["error_rate/period"] = float(np.mean(whole != square.reshape(wrong.shape)[:, 0]))
+        found.metrics["nmse"] = nmse(outputs, self.test.targets)
+        for name, values in (("inputs", self.test.inputs), ("targets", self.test.targets), ("outputs", outputs)):
+            found.arrays[f"piece/{name}"] = values[0, piece, 0]
+        found.arrays["by_phase"] = wrong.mean(axis=0)
+        return found
+
+    def tables(self, rows: Sequence[Row]) -> list[Table]:
+        """Error rates by model, data sets pooled."""
+        return [classification.table(by_model(rows), "Sine or square wave", "steps", ["error_rate/period", "nmse"])]
+
+    def figures(self, rows: Sequence[Row]) -> dict[str, Figure]:
+        """Answers beside waves, error rates, and errors by step of the period."""
+        models = by_model(rows)
+        return {
+            "answers": _answers_figure(models),
+            "error_rate": classification.figure(models, "steps", 0.5),
+            "error_by_step": _phase_figure(models),
+        }

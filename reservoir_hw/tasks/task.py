@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import copy
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, Self, get_args
+from typing import TYPE_CHECKING, Any, Literal, Protocol, Self, get_args
 
 import numpy as np
+from pydantic import Field, NonNegativeInt
 
 from reservoir_hw.core.arrays import as_numpy
 from reservoir_hw.core.channels import Channels
@@ -25,32 +26,11 @@ if TYPE_CHECKING:
 
     from matplotlib.figure import Figure
 
-    from reservoir_hw.core.series_format import SeriesFormat
     from reservoir_hw.core.tokenizer import Tokenizer
 
 
 _ROWS = 1_000_000
 """That points within the ends are taken of, at most."""
-
-
-def ranges_of(
-    inputs: np.ndarray, targets: np.ndarray, valid: np.ndarray, series: SeriesFormat | None
-) -> dict[str, dict[str, list[float]]]:
-    """Ends of each channel of inputs and targets (batch, time, channels), and the points 0.1 % from them.
-
-    They are in the user's numbers. Padding and steps that are not `valid` (batch, time) are left out.
-    """
-    found = {}
-    users = (None, None) if series is None else (series.user_inputs, series.user_outputs)
-    for name, values, to_user in zip(("inputs", "targets"), (inputs, targets), users, strict=True):
-        rows = values[:, : valid.shape[1]][valid[:, : values.shape[1]]]
-        most = rows[:: max(1, -(-len(rows) // _ROWS))]
-        # Numbers that occur, inwards: of few rows the one at each end is left out all the same.
-        low, high = np.quantile(most, 0.001, axis=0, method="higher"), np.quantile(most, 0.999, axis=0, method="lower")
-        ends = np.array([rows.min(axis=0), rows.max(axis=0), low, high], np.float64)
-        keys = ("low", "high", "low_point", "high_point")
-        found[name] = dict(zip(keys, (ends if to_user is None else to_user(ends)).tolist(), strict=True))
-    return found
 
 
 OutputScale = Literal["scores", "probabilities", "activations"]
@@ -124,14 +104,13 @@ class Split:
 
     def of(self, rows: Any, steps: Any = slice(None)) -> Split:
         """Some of the sequences, and of their steps; the lengths are those of whole sequences."""
-        return Split(
-            self.inputs[rows][:, steps],
-            self.targets[rows][:, steps],
-            None if self.symbols is None else self.symbols[rows][:, steps],
-            None if self.lengths is None else np.asarray(self.lengths)[rows],
-            self.at_end,
-            None if self.counted is None else self.counted[rows][:, steps],
-            self.continues,
+        return replace(
+            self,
+            inputs=self.inputs[rows][:, steps],
+            targets=self.targets[rows][:, steps],
+            symbols=None if self.symbols is None else self.symbols[rows][:, steps],
+            lengths=None if self.lengths is None else np.asarray(self.lengths)[rows],
+            counted=None if self.counted is None else self.counted[rows][:, steps],
         )
 
 
@@ -191,18 +170,9 @@ class Tokens(Protocol):
         """Tokens (time,) of a text, such as a prompt. Raises `InputRangeError` for what has no token."""
         ...
 
-    def evaluation_of(
-        self, cross_entropy: float, accuracy: float, arrays: Mapping[str, np.ndarray] | None = None
-    ) -> Evaluation:
+    def evaluation_of(self, cross_entropy: float, accuracy: float) -> Evaluation:
         """The metrics of a model with this mean cross-entropy (nats per token) and accuracy."""
         ...
-
-
-class Report(NamedTuple):
-    """What makes tables, and figures by file stem, from the rows of a result."""
-
-    tables: Callable[[Sequence[Row]], list[Table]]
-    figures: Callable[[Sequence[Row]], dict[str, Figure]]
 
 
 class Task(ABC):
@@ -245,8 +215,6 @@ class Task(ABC):
     """Of all inputs, where the configuration of the task does not tell them."""
     remarks: Sequence[str] = ()
     """What casts doubt on the data, a sentence each."""
-    report: Report | None = None
-    """Makes the tables and figures. A task can also override the two methods."""
 
     def direction_of(self, metric: str) -> Literal["minimize", "maximize"] | None:
         """Which way a metric gets better, as far as the task says."""
@@ -262,9 +230,23 @@ class Task(ABC):
 
     @cached_property
     def ranges(self) -> dict[str, Any]:
-        """What inputs and targets were in training, in the user's numbers: see `ranges_of`."""
-        train = self.train
-        return ranges_of(train.inputs, train.targets, train.valid, self.series)
+        """Ends of each channel of inputs and targets in training, and the points 0.1 % from them.
+
+        They are in the user's numbers. Padding and steps that are not valid are left out.
+        """
+        found, valid, series = {}, self.train.valid, self.series
+        users = (None, None) if series is None else (series.user_inputs, series.user_outputs)
+        for name, to_user in zip(("inputs", "targets"), users, strict=True):
+            values = self.train.inputs if name == "inputs" else self.train.targets
+            rows = values[:, : valid.shape[1]][valid[:, : values.shape[1]]]
+            most = rows[:: max(1, -(-len(rows) // _ROWS))]
+            # Numbers that occur, inwards: of few rows the one at each end is left out all the same.
+            low = np.quantile(most, 0.001, axis=0, method="higher")
+            high = np.quantile(most, 0.999, axis=0, method="lower")
+            ends = np.array([rows.min(axis=0), rows.max(axis=0), low, high], np.float64)
+            keys = ("low", "high", "low_point", "high_point")
+            found[name] = dict(zip(keys, (ends if to_user is None else to_user(ends)).tolist(), strict=True))
+        return found
 
     @property
     def test_follows(self) -> bool:
@@ -334,11 +316,11 @@ class Task(ABC):
 
     def tables(self, rows: Sequence[Row]) -> list[Table]:
         """Tables beyond the plain list of metrics, for instance beside published figures."""
-        return [] if self.report is None else self.report.tables(rows)
+        return []
 
     def figures(self, rows: Sequence[Row]) -> dict[str, Figure]:
         """Figures by file stem. Imports matplotlib, so it needs the `report` extra."""
-        return {} if self.report is None else self.report.figures(rows)
+        return {}
 
 
 def _labels_of(split: Split) -> list[Any]:
@@ -373,6 +355,12 @@ def _forecasts_in(series: np.ndarray, test: Split) -> Split:
     return Split(pieces[:, :warmup], pieces[:, warmup:])
 
 
+def in_two(inputs: np.ndarray, targets: np.ndarray, train_steps: int) -> tuple[Split, Split]:
+    """Training and test of one sequence, from (time,) or (time, channels) each: the first steps, and the rest."""
+    u, y = (series.reshape(1, len(inputs), -1).astype(np.float32) for series in (inputs, targets))
+    return Split(u[:, :train_steps], y[:, :train_steps]), Split(u[:, train_steps:], y[:, train_steps:])
+
+
 class TaskConfig(Config):
     """What every kind of task can be told. A kind adds `kind: Literal["..."]` and its own fields.
 
@@ -402,7 +390,6 @@ class TaskConfig(Config):
 
     def for_readout(self, readout: Config) -> Self:
         """The same for what a readout counts."""
-        del readout
         return self
 
     def keep(self, folder: Path) -> None:
@@ -411,6 +398,27 @@ class TaskConfig(Config):
     @abstractmethod
     def build(self) -> Task:
         """Make the data. Heavy imports belong in here."""
+
+
+class RepeatedConfig(TaskConfig):
+    """Settings of a task that draws its data."""
+
+    dataset: NonNegativeInt = Field(default=0, description="number of the repetition")
+    seed: NonNegativeInt = 0
+
+
+# A probability below this is taken for it, so that one impossible guess does not make the loss infinite.
+_FLOOR = {"scores": 1e-4, "probabilities": 1e-12, "activations": 1e-12}
+
+
+def cross_entropy_of(outputs: np.ndarray, following: np.ndarray, scale: OutputScale) -> float:
+    """Nats per token of outputs (time, vocabulary) for the tokens that follow (time,).
+
+    Outputs are taken for probabilities after they were clipped to at least 1e-4 (scores) or 1e-12, and divided by
+    their sum.
+    """
+    level = np.maximum(outputs, _FLOOR[scale])
+    return float(-np.log(level[np.arange(len(following)), following] / level.sum(axis=1)).mean())
 
 
 def checked_outputs(outputs: np.ndarray, split: Split, *, finite: bool = True) -> np.ndarray:

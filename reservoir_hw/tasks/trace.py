@@ -10,20 +10,11 @@ from numpy.polynomial.legendre import legval
 from pydantic import Field, NonNegativeInt, PositiveInt, model_validator
 
 from reservoir_hw.core.errors import ConfigurationError
-from reservoir_hw.core.figure_style import colours, one_panel, panels, whole_numbers
-from reservoir_hw.core.store import Dataset, StateStore
+from reservoir_hw.core.figure_style import colours, panels
+from reservoir_hw.core.store import StateStore
+from reservoir_hw.tasks.memory_recall import correlations, recall_figure
 from reservoir_hw.tasks.report import Models, best, by_model, mean_and_spread
-from reservoir_hw.tasks.task import (
-    Evaluation,
-    OutputScale,
-    Report,
-    Row,
-    Split,
-    Table,
-    Task,
-    TaskConfig,
-    checked_outputs,
-)
+from reservoir_hw.tasks.task import Evaluation, OutputScale, Row, Split, Table, Task, TaskConfig, checked_outputs
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -37,51 +28,6 @@ PIECE = 150
 
 _PANELS = 4
 _MODELS = 4
-_CURVES = 12
-
-
-def tables(rows: Sequence[Row]) -> list[Table]:
-    """One table, with a line for each model and delay."""
-    body = [
-        [
-            name,
-            _asked(int(delay)),
-            *(mean_and_spread(runs, f"{metric}/{delay}") for metric in ("r2", "nrmse", "correlation")),
-        ]
-        for name, runs in by_model(rows).items()
-        for delay in runs[0].evaluation.arrays["delays"]
-    ]
-    note = "r²: squared correlation R of output and target. NRMSE knows of offset and scale too; 1 is a constant's."
-    return [Table("Recall and prediction", ["model", "asked for", "r²", "NRMSE", "R"], body, note)]
-
-
-def figures(rows: Sequence[Row]) -> dict[str, Figure]:
-    """`outputs`: beside the truth, for some delays; `r2`: by delay, if there are several."""
-    models = by_model(rows)
-    first = f"r2/{rows[0].evaluation.arrays['delays'][0]}"
-    drawn = {"outputs": _outputs_figure(*best(models, first, _MODELS, largest=True))}
-    if any(len(runs[0].evaluation.arrays["delays"]) > 1 for runs in models.values()):
-        drawn["r2"] = _r2_figure(*best(models, first, _CURVES, largest=True))
-    return drawn
-
-
-def _r2_figure(models: Models, which: str) -> Figure:
-    figure, axes = one_panel(7.5, 4.2)
-    for (name, runs), colour in zip(models.items(), colours(len(models)), strict=True):
-        delays = runs[0].evaluation.arrays["delays"]
-        order = np.argsort(delays)
-        r2 = np.mean([run.evaluation.arrays["r2"] for run in runs], axis=0)
-        axes.plot(delays[order], r2[order], "o-", color=colour, markersize=5, linewidth=1.2, label=name)
-    axes.set_ylim(-0.02, 1.03)
-    coming = min(int(runs[0].evaluation.arrays["delays"].min()) for runs in models.values()) < 0
-    axes.set_xlabel("delay k in steps" + (" (below 0: inputs that are still to come)" if coming else ""))
-    axes.set_ylabel("r² of output and u(t - k)")
-    whole_numbers(axes.xaxis)
-    axes.set_title(f"How well the input of k steps ago is told (1: exactly, 0: not at all){which}", fontsize=11)
-    figure.legend(frameon=False, loc="outside lower center", ncols=2)
-    axes.grid(axis="y", color="0.92")
-    axes.set_axisbelow(True)
-    return figure
 
 
 def _outputs_figure(models: Models, which: str) -> Figure:
@@ -221,26 +167,26 @@ class Trace(Task):
 
     larger_is_better = True
     larger, smaller = ("correlation",), ("nrmse",)
-    report = Report(tables, figures)
 
     def __init__(self, config: TraceConfig | None = None, /, **settings: Any) -> None:
         config = TraceConfig.of(config, settings)
         trace, train_steps, test_steps = config.trace, config.train_steps, config.test_steps
-        sequence, channel = config.sequence, config.channel
         self.delays = tuple(config.delays)
         self.score = f"r2/{self.delays[0]}"
         store = StateStore.open(trace)
-        if config.dataset is None:
-            found = next(iter(store.datasets.values()), None)
-        else:
-            found = store.dataset(config.dataset)
+        found = next(iter(store.datasets.values()), None) if config.dataset is None else store.dataset(config.dataset)
         if found is None:
             raise ConfigurationError(f"{trace} holds no states yet")
-        if sequence >= found.sequences:
-            raise ConfigurationError(f"sequence {sequence}: {trace}, {found.name} has 0 to {found.sequences - 1}")
-        u = _inputs(found, sequence, trace)
-        if channel >= u.shape[1]:
-            raise ConfigurationError(f"channel {channel}: {trace} has 0 to {u.shape[1] - 1}")
+        if config.sequence >= found.sequences:
+            raise ConfigurationError(
+                f"sequence {config.sequence}: {trace}, {found.name} has 0 to {found.sequences - 1}"
+            )
+        u = found.read_inputs(slice(config.sequence, config.sequence + 1), 0, found.steps)[0]
+        # As far as it was recorded.
+        missing = np.isnan(u).any(axis=1)
+        u = u[: int(missing.argmax())] if missing.any() else u
+        if config.channel >= u.shape[1]:
+            raise ConfigurationError(f"channel {config.channel}: {trace} has 0 to {u.shape[1] - 1}")
         ahead = max(0, -min(self.delays))
         last = len(u) - ahead
         steps = last if test_steps is None else train_steps + test_steps
@@ -249,7 +195,7 @@ class Trace(Task):
                 f"train_steps {train_steps} and test_steps {test_steps or 'all that follow'}: {trace}, {found.name} "
                 f"has {len(u)} steps" + (f", of which the last {ahead} are only predicted" if ahead else "")
             )
-        asked = u[:, channel].astype(np.float64)
+        asked = u[:, config.channel].astype(np.float64)
         columns = [target_series(asked, config.target, k, config.degree, steps) for k in self.delays]
         targets = np.stack(columns, axis=1).astype(np.float32)
         self.train = Split(u[None, :train_steps], targets[None, :train_steps])
@@ -266,24 +212,31 @@ class Trace(Task):
         outputs = checked_outputs(outputs, self.test)[0]
         targets = self.test.targets[0].astype(np.float64)
         nrmse = np.sqrt(((outputs - targets) ** 2).mean(axis=0)) / targets.std(axis=0)
-        x, y = outputs - outputs.mean(axis=0), targets - targets.mean(axis=0)
-        power = np.sqrt((x**2).sum(axis=0) * (y**2).sum(axis=0))
-        # A constant output is related to nothing.
-        correlation = np.divide((x * y).sum(axis=0), power, out=np.zeros_like(power), where=power > 0)
+        correlation = correlations(outputs, targets)
         metrics: dict[str, float] = {}
         for name, values in (("r2", correlation**2), ("nrmse", nrmse), ("correlation", correlation)):
             metrics |= {f"{name}/{k}": float(value) for k, value in zip(self.delays, values, strict=True)}
-        piece: dict[str, Any] = {
-            "piece/targets": targets[:PIECE],
-            "piece/outputs": outputs[:PIECE],
-            "delays": np.array(self.delays),
-            "r2": correlation**2,
-        }
-        return Evaluation(metrics, piece)
+        pieces = {"piece/targets": targets[:PIECE], "piece/outputs": outputs[:PIECE]}
+        return Evaluation(metrics, {**pieces, "delays": np.array(self.delays), "r2": correlation**2})
 
+    def tables(self, rows: Sequence[Row]) -> list[Table]:
+        """One table, with a line for each model and delay."""
+        body = [
+            [
+                name,
+                _asked(int(delay)),
+                *(mean_and_spread(runs, f"{metric}/{delay}") for metric in ("r2", "nrmse", "correlation")),
+            ]
+            for name, runs in by_model(rows).items()
+            for delay in runs[0].evaluation.arrays["delays"]
+        ]
+        note = "r²: squared correlation R of output and target. NRMSE knows of offset and scale too; 1 is a constant's."
+        return [Table("Recall and prediction", ["model", "asked for", "r²", "NRMSE", "R"], body, note)]
 
-def _inputs(dataset: Dataset, sequence: int, trace: str) -> np.ndarray:
-    """What the sequence was driven with, as far as it was recorded: (time, inputs)."""
-    u = dataset.read_inputs(slice(sequence, sequence + 1), 0, dataset.steps)[0]
-    missing = np.isnan(u).any(axis=1)
-    return u[: int(missing.argmax())] if missing.any() else u
+    def figures(self, rows: Sequence[Row]) -> dict[str, Figure]:
+        """`outputs`: beside the truth, for some delays; `r2`: by delay, if there are several."""
+        first = f"r2/{rows[0].evaluation.arrays['delays'][0]}"
+        drawn = {"outputs": _outputs_figure(*best(by_model(rows), first, _MODELS, largest=True))}
+        if any(len(row.evaluation.arrays["delays"]) > 1 for row in rows):
+            drawn["r2"] = recall_figure(rows, first)
+        return drawn

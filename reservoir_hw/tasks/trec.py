@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import gzip
 import io
 import logging
-import lzma
 import math
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 from zlib import crc32
 
 import numpy as np
@@ -20,19 +17,8 @@ from pydantic import Field, NonNegativeInt, PositiveInt
 from reservoir_hw.core.errors import ConfigurationError
 from reservoir_hw.core.seeds import generator
 from reservoir_hw.tasks import classification, datasets
-from reservoir_hw.tasks.datasets import found_file
 from reservoir_hw.tasks.report import by_model
-from reservoir_hw.tasks.task import (
-    Evaluation,
-    OutputScale,
-    Report,
-    Row,
-    Split,
-    Table,
-    Task,
-    TaskConfig,
-    checked_outputs,
-)
+from reservoir_hw.tasks.task import Evaluation, OutputScale, Row, Split, Table, Task, TaskConfig, checked_outputs
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -45,23 +31,10 @@ if TYPE_CHECKING:
 _GUESSING = 1 - 94 / 500
 
 
-def tables(rows: Sequence[Row]) -> list[Table]:
-    """Error rates by model."""
-    return [classification.table(by_model(rows), "TREC questions", "questions", ["accuracy/unseen"])]
-
-
-def figures(rows: Sequence[Row]) -> dict[str, Figure]:
-    """Figures by file stem."""
-    return {"error_rate": classification.figure(by_model(rows), "questions", _GUESSING)}
-
-
 # ---- Vectors of words: random ones, or those of a file.
 
 
 log = logging.getLogger(__name__)
-
-_OPENERS = {".gz": gzip.open, ".xz": lzma.open}
-_DAMAGE = (EOFError, lzma.LZMAError, gzip.BadGzipFile)
 
 
 def random_vectors(words: Iterable[str], width: int, seed: int, scale: float = 1.0) -> dict[str, np.ndarray]:
@@ -79,7 +52,7 @@ def word_vectors(words: Iterable[str], file: str, seed: int) -> dict[str, np.nda
     Raises `ConfigurationError` where the file is not there, damaged, has other lines, or none of the words.
     """
     wanted = set(words)
-    found = _found(wanted | {word.lower() for word in wanted}, found_file(file, "vectors"))
+    found = _found(wanted | {word.lower() for word in wanted}, datasets.found_file(file, "vectors"))
     names = {word: word if word in found else word.lower() for word in wanted}
     known = {word: found[name] for word, name in names.items() if name in found}
     if not known:
@@ -99,7 +72,8 @@ def word_vectors(words: Iterable[str], file: str, seed: int) -> dict[str, np.nda
 def _found(wanted: set[str], path: Path) -> dict[str, np.ndarray]:
     found: dict[str, np.ndarray] = {}
     width, cut = None, None
-    with _lines(path) as lines:
+    # Some files have a few words in other encodings.
+    with datasets.opened(path) as file, io.TextIOWrapper(file, encoding="utf-8", errors="replace") as lines:
         for number, line in enumerate(lines, 1):
             if cut is not None:
                 raise ConfigurationError(f"vectors: line {cut} of {path} does not hold a word and {width} numbers")
@@ -119,16 +93,6 @@ def _found(wanted: set[str], path: Path) -> dict[str, np.ndarray]:
                 except ValueError:
                     cut = number
     return found
-
-
-@contextmanager
-def _lines(path: Path) -> Iterator[IO[str]]:
-    try:
-        with _OPENERS.get(path.suffix, open)(path, "rb") as file:
-            # Some files have a few words in other encodings.
-            yield io.TextIOWrapper(file, encoding="utf-8", errors="replace")
-    except _DAMAGE as error:
-        raise ConfigurationError(f"{path} cannot be unpacked ({error}): it is damaged, copy it again.") from error
 
 
 # ---- What a question asks for: one of six classes (Li & Roth 2002).
@@ -205,7 +169,6 @@ class Trec(Task):
     score = "accuracy"
     own_validation = "give it `judge: validation`"
     larger_is_better = True
-    report = Report(tables, figures)
 
     def __init__(self, config: TrecConfig | None = None, **settings: Any) -> None:
         config = TrecConfig.of(config, settings)
@@ -247,32 +210,21 @@ class Trec(Task):
         answers = checked_outputs(outputs, self.test)[ends].argmax(axis=1)
         labels = self.test.targets[ends].argmax(axis=1)
         right = answers == labels
-        errors = int(np.count_nonzero(~right))
-        low, high = classification.wilson_interval(len(right) - errors, len(right))
-        confusion = np.zeros((len(CLASSES), len(CLASSES)), dtype=np.int64)
-        np.add.at(confusion, (labels, answers), 1)
-        return Evaluation(
-            {
-                "accuracy": float(right.mean()),
-                "accuracy/low": low,
-                "accuracy/high": high,
-                "accuracy/unseen": float(right[~self._seen].mean()),
-            },
-            {
-                **classification.error_counts(errors, len(right)),
-                "confusion": confusion,
-                # The test of all seeds is the same; what is held out is not.
-                "test": np.array(self._judged),
-            },
-        )
+        metrics = classification.counted(right, "accuracy").metrics
+        metrics["accuracy/unseen"] = float(right[~self._seen].mean())
+        arrays = classification.counted_classes(labels, answers, len(CLASSES)).arrays
+        # The test of all seeds is the same; what is held out is not.
+        return Evaluation(metrics, {**arrays, "test": np.array(self._judged)})
+
+    def tables(self, rows: Sequence[Row]) -> list[Table]:
+        """Error rates by model."""
+        return [classification.table(by_model(rows), "TREC questions", "questions", ["accuracy/unseen"])]
+
+    def figures(self, rows: Sequence[Row]) -> dict[str, Figure]:
+        """Error rates by model."""
+        return {"error_rate": classification.figure(by_model(rows), "questions", _GUESSING)}
 
 
 def _split(found: Sequence[Question], vectors: dict[str, np.ndarray]) -> Split:
-    lengths = np.array([len(question.words) for question in found])
-    width = len(next(iter(vectors.values())))
-    inputs = np.zeros((len(found), lengths.max(), width), np.float32)
-    targets = np.zeros((*inputs.shape[:2], len(CLASSES)), np.float32)
-    for row, question in enumerate(found):
-        inputs[row, : lengths[row]] = [vectors[word] for word in question.words]
-        targets[row, : lengths[row], question.label] = 1.0
-    return Split(inputs, targets, lengths=lengths, at_end=True)
+    sequences = [np.array([vectors[word] for word in question.words]) for question in found]
+    return classification.padded(sequences, [question.label for question in found], len(CLASSES), at_end=True)

@@ -22,7 +22,7 @@ from reservoir_hw import Experiment, ReservoirModel, open_reservoir
 from reservoir_hw.core.errors import ConfigurationError, DeviceError, NotOpen, ShapeError
 from reservoir_hw.core.reservoir_config import build_reservoir, reservoir_config
 from reservoir_hw.readout.edge import EdgeRunner
-from reservoir_hw.tasks.data.metrics import of_numbers
+from reservoir_hw.tasks.data.task import of_numbers
 
 ESN = {"kind": "esn", "nodes": 20, "leak_rate": 0.9, "seed": 3}
 CELL = {

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from reservoir_hw.core.errors import ConfigurationError
-from reservoir_hw.tasks import ClosedLoop, Henon, Validation
+from reservoir_hw.tasks import ClosedLoop, Henon
 from reservoir_hw.tasks.task import Evaluation, OutputScale, Split, Task
 
 
@@ -56,6 +56,6 @@ def test_each_class_is_judged() -> None:
 
 
 def test_a_validation_within_a_validation() -> None:
-    part = Validation(task={"kind": "henon", "train_steps": 400}, share=0.25).validation(0.5)
+    part = Henon(train_steps=400).validation(0.25).validation(0.5)
     assert (part.train.inputs.shape[1], part.test.inputs.shape[1]) == (150, 150)
     assert part.evaluate(part.test.targets).metrics["nmse"] == 0

@@ -134,12 +134,11 @@ def _trained(
     # Where only the readout was trained, it alone is on the accelerator.
     model.to(next(model.readout.parameters()).device)
     run.say("testing")
-    shown = curves(result, gradient.options)
     if task.judged_by_outputs:
         evaluation = run.task.evaluate(outputs_of(model, run.task), model.output_scale)
-        evaluation.arrays.update(shown)
     else:
-        evaluation = task.evaluation_of(*evaluated(model, task.tokens_test, gradient.options, run), shown)
+        evaluation = task.evaluation_of(*evaluated(model, task.tokens_test, gradient.options, run))
+    evaluation.arrays.update(curves(result, gradient.options))
     held_out = held_out_of(task, gradient.options)
     if held_out is not None and model.output_scale != "probabilities":
         evaluation.metrics[VALIDATION], _ = evaluated(model, held_out, gradient.options, run)

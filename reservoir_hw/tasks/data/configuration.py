@@ -118,16 +118,8 @@ class DataSettings(TaskConfig):
 
     @model_validator(mode="after")
     def _fits_together(self) -> Self:
-        sources = [
-            name
-            for name, there in (
-                ("files", self.files is not None),
-                ("call", self.call is not None),
-                ("trace", self.trace is not None),
-                ("arrays as inputs", isinstance(self.inputs, str)),
-            )
-            if there
-        ]
+        sources = [name for name in ("files", "call", "trace") if getattr(self, name) is not None]
+        sources += ["arrays as inputs"] * isinstance(self.inputs, str)
         if len(sources) != 1:
             raise ValueError(
                 f"give one of files, call, trace and arrays as inputs, not {' and '.join(sources) or 'none'}"

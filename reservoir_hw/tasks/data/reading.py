@@ -79,9 +79,7 @@ def found_series(config: DataSettings) -> Found:
     if config.call is not None:
         found = _of_call(config)
     elif isinstance(config.inputs, str):
-        targets = config.targets if isinstance(config.targets, str) else None
-        labels = config.labels if isinstance(config.labels, str) else None
-        name = targets or labels
+        name = next((one for one in (config.targets, config.labels) if isinstance(one, str)), None)
         found = _of_given(given(config.inputs, "task.inputs"), None if name is None else given(name, "task.targets"))
     elif config.trace is not None:
         found = _of_trace(config)
@@ -124,9 +122,9 @@ def of_files(config: DataSettings, patterns: str | Sequence[str], key: str) -> F
     if config.continuous == "files" and len(found.series) > 1:
         if targets is None:
             raise ConfigurationError("task.continuous: files of one recording have targets, not a class each")
-        whole = found.series
-        joined = [np.concatenate([getattr(one, name) for one in whole]) for name in _parts_of(whole[0])]
-        found.series = [Series(str(whole[0].where), joined[0], joined[1] if len(joined) > 1 else None)]
+        known = [one.targets for one in found.series if one.targets is not None]
+        inputs = np.concatenate([one.inputs for one in found.series])
+        found.series = [Series(found.series[0].where, inputs, np.concatenate(known) if known else None)]
     return found
 
 
@@ -140,10 +138,6 @@ def _beside(paths: Sequence[Path], others: Sequence[Path]) -> list[Path]:
             f"not there once among {', '.join(sorted(of_name)[:4])}"
         )
     return [of_name[path.stem] for path in paths]
-
-
-def _parts_of(series: Series) -> list[str]:
-    return ["inputs"] if series.targets is None else ["inputs", "targets"]
 
 
 def paths_of(patterns: str | Sequence[str], key: str) -> list[Path]:
@@ -450,7 +444,9 @@ def with_targets(found: Found, config: DataSettings) -> Found:
     targets = config.targets
     if isinstance(targets, TargetsConfig) and targets.ahead_steps is not None:
         ahead = targets.ahead_steps
-        at = _named(found.inputs, targets.columns)
+        at = list(range(len(found.inputs)))
+        if targets.columns is not None:
+            at = all_of(targets.columns, found.inputs, len(at), "task.targets.columns")
         for one in found.series:
             if one.steps <= ahead + 1:
                 raise ConfigurationError(
@@ -461,7 +457,8 @@ def with_targets(found: Found, config: DataSettings) -> Found:
         ]
         # The names of the inputs are for what can be fed back as the next one.
         found.outputs = [found.inputs[k] if ahead == 1 else f"{found.inputs[k]} +{ahead}" for k in at]
-    for what, names in (("inputs", found.inputs), ("targets", found.outputs), ("labels", _classes(found))):
+    classes = sorted({one.label for one in found.series if one.label is not None})
+    for what, names in (("inputs", found.inputs), ("targets", found.outputs), ("labels", classes)):
         if len(set(names)) < len(names):
             twice = next(name for name in names if list(names).count(name) > 1)
             raise ConfigurationError(f"task.{what}: several columns are called {twice!r}: give each a name of its own")
@@ -485,16 +482,3 @@ def with_targets(found: Found, config: DataSettings) -> Found:
                 "passes such rows over"
             )
     return found
-
-
-def _classes(found: Found) -> list[str]:
-    return sorted({one.label for one in found.series if one.label is not None})
-
-
-def _named(names: Sequence[str], wanted: Sequence[str | int] | None) -> list[int]:
-    if wanted is None:
-        return list(range(len(names)))
-    missing = [one for one in wanted if not isinstance(one, int) and one not in names]
-    if missing:
-        raise ConfigurationError(f"task.targets.columns: {missing[0]!r} is none of the inputs {', '.join(names)}")
-    return [one if isinstance(one, int) else list(names).index(one) for one in wanted]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -40,7 +40,8 @@ def parts_of(found: Found, config: DataSettings) -> Parts:
                 f"task.test.files: their columns are {', '.join([*apart.inputs, *apart.outputs])}, those of the "
                 f"training {', '.join([*found.inputs, *found.outputs])}"
             )
-        if both := sorted(set(apart.files) & set(found.files) - _beside(config)):
+        # The file of targets may serve both.
+        if both := sorted(set(apart.files) & set(found.files) - {getattr(config.targets, "file", None)}):
             raise ConfigurationError(f"task.test.files: {both[0]} is in the training, too")
         found.files |= apart.files
         return Parts(series, apart.series)
@@ -62,22 +63,20 @@ def shared(series: Sequence[Series], share: float, seed: int = 0) -> Parts:
     labels, groups = [one.label for one in series], _groups(series)
     firsts = {group: number for number, group in reversed(list(enumerate(groups)))}
     judged_groups = stratified([labels[number] for number in firsts.values()], share, seed)
-    judged = {group for group, chosen in zip(firsts, judged_groups, strict=True) if chosen}
-    return Parts(
-        [one for one, group in zip(series, groups, strict=True) if group not in judged],
-        [one for one, group in zip(series, groups, strict=True) if group in judged],
-    )
-
-
-def _beside(config: DataSettings) -> set[str]:
-    """Files that may serve both parts: those of targets or labels."""
-    targets = getattr(config.targets, "file", None)
-    return {targets} if targets else set()
+    return _divided(series, {group for group, chosen in zip(firsts, judged_groups, strict=True) if chosen})
 
 
 def _groups(series: Sequence[Series]) -> list[str | int]:
     """Series of one group have the same; each of the others is one by itself."""
     return [number if one.group is None else one.group for number, one in enumerate(series)]
+
+
+def _divided(series: Sequence[Series], judged: Container[str | int]) -> Parts:
+    """The series of these groups are the test."""
+    parts = Parts([], [])
+    for one, group in zip(series, _groups(series), strict=True):
+        (parts.test if group in judged else parts.train).append(one)
+    return parts
 
 
 def _rows(series: Sequence[Series], first: int, stop: int) -> Parts:
@@ -103,12 +102,10 @@ def _fold(series: Sequence[Series], folds: FoldsConfig, number: int, washout: in
         names = list(dict.fromkeys(groups))
         label_of = {group: one.label for one, group in zip(series, groups, strict=True)}
         fold_of = _dealt([label_of[name] for name in names], folds.count, folds.seed)
-        judged = {name for name, fold in zip(names, fold_of, strict=True) if fold == number}
-        train = [one for one, group in zip(series, groups, strict=True) if group not in judged]
-        test = [one for one, group in zip(series, groups, strict=True) if group in judged]
-        if not train or not test:
+        parts = _divided(series, {name for name, fold in zip(names, fold_of, strict=True) if fold == number})
+        if not parts.train or not parts.test:
             raise ConfigurationError(f"task.folds: {len(names)} series or groups are too few for {folds.count} folds")
-        return Parts(train, test)
+        return parts
     (one,) = series
     if one.targets is None:
         raise ConfigurationError(

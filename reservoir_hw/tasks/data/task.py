@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,16 +12,18 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from reservoir_hw.core.errors import ConfigurationError
+from reservoir_hw.core.functions import import_function, without_digest
 from reservoir_hw.core.given import given_in
+from reservoir_hw.core.series_format import SeriesFormat
 from reservoir_hw.tasks import classification
-from reservoir_hw.tasks.data import metrics
 from reservoir_hw.tasks.data.configuration import DataSettings
 from reservoir_hw.tasks.data.reading import Found, Series, found_series
 from reservoir_hw.tasks.data.splitting import Parts, format_of, parts_of, shared
 from reservoir_hw.tasks.prediction import forecast_report
+from reservoir_hw.tasks.prediction import report as series_report
 from reservoir_hw.tasks.prediction.report import PIECE
 from reservoir_hw.tasks.prediction.task import judged_forecast
-from reservoir_hw.tasks.report import by_model
+from reservoir_hw.tasks.report import by_model, table_of_means
 from reservoir_hw.tasks.task import Evaluation, OutputScale, Row, Split, Table, Task, checked_outputs
 
 if TYPE_CHECKING:
@@ -45,8 +48,8 @@ class Data(Task):
     units. Several series begin at rest each, and lie in the splits padded behind their `lengths`. Of a single one the
     test goes on where the training ended. Targets of classes are 1 for the right one and 0 for the others at each step.
 
-    `evaluate` gives `nrmse`, `nmse`, `mae` and `r2` (`metrics.of_numbers`), or `accuracy`, `balanced_accuracy`, `f1`
-    and `error_rate` (`metrics.of_classes`), or in a closed loop those of `Prediction`; and those of one's own.
+    `evaluate` gives `nrmse`, `nmse`, `mae` and `r2` (`of_numbers`), or `accuracy`, `balanced_accuracy`, `f1`
+    and `error_rate` (`of_classes`), or in a closed loop those of `Prediction`; and those of one's own.
 
     Takes a configuration, or the fields of `DataConfig` as keywords. Raises `ConfigurationError` that names file, line
     and column for data that cannot be used.
@@ -54,6 +57,7 @@ class Data(Task):
 
     larger = ("r2", "accuracy", "balanced_accuracy", "f1", "valid_steps", "whole")
     smaller = ("nrmse", "nmse", "mae", "error_rate", "diverged")
+    series: SeriesFormat
 
     def __init__(self, config: DataConfig | None = None, /, **settings: Any) -> None:
         # Arrays that nobody else keeps are gone when this list is.
@@ -74,7 +78,9 @@ class Data(Task):
             raise ConfigurationError(
                 f"task.labels: all series are of the class {self.classes[0]!r}: nothing is to tell apart"
             )
-        self.series = format_of(config, found, parts.train, self.classes)
+        self.series = format_of(  # pyright: ignore[reportIncompatibleVariableOverride]
+            config, found, parts.train, self.classes
+        )
         self._check_lengths(parts)
         self.train, self.test = (self._split(parts, judged=judged) for judged in (False, True))
         if (loop := config.closed_loop) is not None:
@@ -117,23 +123,21 @@ class Data(Task):
                 )
 
     def _split(self, parts: Parts, *, judged: bool) -> Split:
-        series, follows = parts.test if judged else parts.train, parts.follows
-        config, series_format = self._config, self.series
-        assert series_format is not None
+        series, follows, config = parts.test if judged else parts.train, parts.follows, self._config
         # Of a test only one that follows its training is in one piece: others begin at rest.
         alone = len(series) == 1 and (not judged or follows or not series[0].steps)
-        steps, outputs = max(one.steps for one in series), len(self.classes or series_format.outputs)
+        shape = (len(series), max(one.steps for one in series))
         dtype = np.dtype(series[0].dtype if config.trace is not None else np.float32)
         # Of zeros that are not touched nothing is in memory: series may be much shorter than the longest.
-        inputs, targets = (np.zeros((len(series), steps, width), kind) for width, kind in (
-            (len(series_format.inputs), dtype), (outputs, np.dtype(np.float32))))  # fmt: skip
+        inputs = np.zeros((*shape, len(self.series.inputs)), dtype)
+        targets = np.zeros((*shape, len(self.classes or self.series.outputs)), np.float32)
         skipped = False
         for row, one in enumerate(series):
-            _fill(inputs[row], one.inputs, series_format.model_inputs)
+            _fill(inputs[row], one.inputs, self.series.model_inputs)
             if one.targets is None:
                 targets[row, : one.steps, self.classes.index(str(one.label))] = 1.0
             else:
-                _fill(targets[row], one.targets, series_format.model_targets)
+                _fill(targets[row], one.targets, self.series.model_targets)
                 skipped = skipped or bool(np.isnan(one.targets).any())
         first = config.judge_from if config.judge_from is not None else 0 if follows else config.washout
         counted: np.ndarray | None = None
@@ -185,13 +189,11 @@ class Data(Task):
 
         Raises `ShapeError` for other shapes and, but in a closed loop, `InputRangeError` for NaN or infinity.
         """
-        config, series_format, test = self._config, self.series, self.test
-        assert series_format is not None
+        config, test = self._config, self.test
         if config.closed_loop is not None:
             found = judged_forecast(self, checked_outputs(outputs, test, finite=False), config.closed_loop)
-            found.arrays.update(
-                {name: series_format.user_outputs(found.arrays[name]) for name in ("targets", "outputs")}
-            )
+            for name in ("targets", "outputs"):
+                found.arrays[name] = self.series.user_outputs(found.arrays[name])
             return found
         if test.targets.shape[1] == 0:
             return Evaluation({})
@@ -200,7 +202,7 @@ class Data(Task):
             return self._judge_classes(outputs, valid)
         # Row by row of the split: of series that differ in length most of it is padding.
         targets, answers = (
-            np.concatenate([series_format.user_outputs(one[here]) for one, here in zip(values, valid, strict=True)])
+            np.concatenate([self.series.user_outputs(one[here]) for one, here in zip(values, valid, strict=True)])
             for values in (test.targets, outputs)
         )
         if not len(targets):
@@ -208,36 +210,39 @@ class Data(Task):
                 "task: no row of the test is judged: task.judge_from, or missing targets, leave none"
             )
         piece = {"piece/targets": targets[:PIECE, 0], "piece/outputs": answers[:PIECE, 0]}
-        return Evaluation(metrics.of_numbers(targets, answers, self._outputs, config.metrics), piece)
+        return Evaluation(of_numbers(targets, answers, self._outputs, config.metrics), piece)
 
     def _judge_classes(self, outputs: np.ndarray, valid: np.ndarray) -> Evaluation:
         test, rows = self.test, np.arange(len(outputs))
         right = test.targets[rows, test.ends].argmax(axis=1)
         scores = outputs[rows, test.ends] if test.at_end else np.where(valid[:, :, None], outputs, 0).sum(axis=1)
-        answers = scores.argmax(axis=1)
-        wrong = int(np.count_nonzero(answers != right))
-        arrays = classification.error_counts(wrong, len(right))
-        arrays["confusion"] = metrics.confusion(right, answers, len(self.classes))
-        return Evaluation(metrics.of_classes(right, answers, self.classes, self._config.metrics), arrays)
+        return of_classes(right, scores.argmax(axis=1), self.classes, self._config.metrics)
 
     def tables(self, rows: Sequence[Row]) -> list[Table]:
-        """Errors by model."""
-        further = [name for name in rows[0].evaluation.metrics if name in self._own_metrics]
+        """Errors by model; of several outputs a second table has each."""
+        models, first = by_model(rows), rows[0].evaluation.metrics
         if self.closed_loop:
-            return [forecast_report.table(by_model(rows), "Own data")]
-        return (metrics.tables_of_classes if self.classes else metrics.tables_of_numbers)(rows, further)
+            return [forecast_report.table(models, "Own data")]
+        own = [name for one in self._config.metrics if (name := name_of(one)) in first]
+        if self.classes:
+            shown = ["accuracy", "balanced_accuracy", "f1", *own]
+            return [classification.table(models, "Own data", "series", shown)]
+        tables = {"Own data": {name: name for name in ("nrmse", "mae", "r2", *own)}}
+        if each := {name: name.partition("/")[2] for name in first if name.startswith("nrmse/")}:
+            tables["NRMSE of each output"] = each
+        return [table_of_means(title, models, shown, ".3g", ".2g") for title, shown in tables.items()]
 
     def figures(self, rows: Sequence[Row]) -> dict[str, Figure]:
-        """Outputs beside targets, or which class was taken for which."""
+        """Outputs beside targets with their error, or error rates and which class was taken for which."""
+        models = by_model(rows)
         if self.closed_loop:
-            return forecast_report.figures(
-                by_model(rows), [one.name for one in self.series.inputs] if self.series else [], ((0, 0), (0, 1))
-            )
-        return metrics.figures_of_classes(rows, self.classes) if self.classes else metrics.figures_of_numbers(rows)
-
-    @property
-    def _own_metrics(self) -> set[str]:
-        return {name.partition("@")[0].partition(":")[2] for name in self._config.metrics}
+            return forecast_report.figures(models, [one.name for one in self.series.inputs], ((0, 0), (0, 1)))
+        if not self.classes:
+            return series_report.figures(models)
+        return {
+            "error_rate": classification.figure(models, "series", 1 - 1 / len(self.classes)),
+            "confusion": classification.confusion_figure(models, self.classes, "series"),
+        }
 
 
 def _found_parts(config: DataSettings) -> tuple[Found, Parts]:
@@ -285,3 +290,79 @@ def _digest_of(parts: Parts, name: str) -> str:
         if values is not None:
             digest.update(np.ascontiguousarray(values).data)
     return digest.hexdigest()
+
+
+# ---- How answers to a user's own data are judged.
+
+
+def of_numbers(
+    targets: np.ndarray, outputs: np.ndarray, names: Sequence[str], further: Sequence[str]
+) -> dict[str, float]:
+    """`nrmse`, `nmse`, `mae` and `r2` of targets and outputs, both (rows, outputs), in the user's units.
+
+    nmse is the mean squared error over the variance of the targets, nrmse its root, mae the mean absolute error, and
+    r2 = 1 - nmse. Of several outputs the mean stands under the bare name, and each under `nmse/NAME`. `further` are
+    functions of (targets, outputs). Against targets that are all the same any error is infinite, and none is 0.
+
+    Raises `ConfigurationError` where there is no row, or a number is NaN or infinite.
+    """
+    if not len(targets):
+        raise ConfigurationError("no row is judged")
+    for what, values in (("target", targets), ("output", outputs)):
+        for row in np.flatnonzero(~np.isfinite(values).all(axis=1))[:1]:
+            raise ConfigurationError(f"the {what} in row {row} is not a number: {values[row].tolist()}")
+    error = np.mean((outputs - targets) ** 2, axis=0)
+    # The mean of equal numbers may be rounded, and then their variance is not 0.
+    spread = np.where(np.ptp(targets, axis=0) > 0, targets.var(axis=0), 0.0)
+    nmse = np.divide(error, spread, out=np.where(error > 0, np.inf, 0.0), where=spread > 0)
+    found = {"nrmse": np.sqrt(nmse), "nmse": nmse, "mae": np.abs(outputs - targets).mean(axis=0), "r2": 1 - nmse}
+    metrics = {name: float(values.mean()) for name, values in found.items()}
+    if len(names) > 1:
+        for name, values in found.items():
+            metrics |= {f"{name}/{output}": float(value) for output, value in zip(names, values, strict=True)}
+    single = targets.shape[1] == 1
+    return metrics | own(further, targets[:, 0] if single else targets, outputs[:, 0] if single else outputs)
+
+
+def of_classes(right: np.ndarray, answers: np.ndarray, classes: Sequence[str], further: Sequence[str]) -> Evaluation:
+    """`accuracy`, `balanced_accuracy` (mean over the classes), `f1` (mean over the classes), and `error_rate`.
+
+    `right` and `answers` are (series,), numbers of the classes. A class that is neither asked for nor answered does not
+    count. The error rate has its 95 % interval, and `arrays` are those of `classification.counted_classes`.
+    """
+    counted = classification.counted_classes(right, answers, len(classes))
+    counts = counted.arrays["confusion"]
+    hits, asked, given = counts.diagonal(), counts.sum(axis=1), counts.sum(axis=0)
+    there, seen = asked > 0, asked + given > 0
+    metrics = {
+        "accuracy": 1 - counted.metrics["error_rate"],
+        "balanced_accuracy": float(np.mean(hits[there] / asked[there])),
+        "f1": float(np.mean(2 * hits[seen] / (asked + given)[seen])),
+        **counted.metrics,
+    }
+    names = np.array(classes)
+    return Evaluation(metrics | own(further, names[right], names[answers]), counted.arrays)
+
+
+def name_of(function: str) -> str:
+    """What a user's metric is called: as its function."""
+    return without_digest(function).partition(":")[2]
+
+
+def own(functions: Sequence[str], targets: np.ndarray, outputs: np.ndarray) -> dict[str, float]:
+    """The metrics that a user names, each under the name of its function.
+
+    Raises `ConfigurationError` for one that fails, or gives no finite number.
+    """
+    found = {}
+    for target in functions:
+        try:
+            value = float(import_function(target, "task.metrics", "metric")(targets, outputs))
+        except ConfigurationError:
+            raise
+        except Exception as error:
+            raise ConfigurationError(f"task.metrics: {target} failed: {type(error).__name__}: {error}") from error
+        if not math.isfinite(value):
+            raise ConfigurationError(f"task.metrics: {target} gave {value}, which is no measure of an error")
+        found[name_of(target)] = value
+    return found

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import unicodedata
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,9 +12,7 @@ import numpy as np
 
 from reservoir_hw.core.errors import ConfigurationError
 from reservoir_hw.core.seeds import generator
-from reservoir_hw.core.tokenizer import Corpus, Tokenizer, WordTokenizer
 from reservoir_hw.tasks.elman_grammar.grammar import CLASS_SIZE, CLASS_START, LONGEST, VOCABULARY, Language
-from reservoir_hw.tasks.task import Evaluation
 
 Words = tuple[str, ...]
 """A sentence, the final "." included."""
@@ -76,11 +74,7 @@ def draw(
         for side, chosen in ((True, for_test), (False, ~for_test)):
             found[side].append((schema[chosen], words[chosen]))
     train, test = (
-        _sentences_of(
-            spoken,
-            np.concatenate([schema for schema, _ in found[side]])[: wanted[side]],
-            np.concatenate([words for _, words in found[side]])[: wanted[side]],
-        )
+        _sentences_of(spoken, *(np.concatenate(parts)[: wanted[side]] for parts in zip(*found[side], strict=True)))
         for side in (False, True)
     )
     return train, test, _sentences_of(spoken, probe_schema, probe_words)
@@ -226,31 +220,3 @@ def _fault(words: Sequence[str]) -> str:
         if word.lower().lstrip("+-") in ("nan", "inf", "infinity"):
             return f"{word!r} is a number that went wrong, not a word. Remove the line or rename the word."
     return ""
-
-
-# ---- The sentences of `ElmanGrammar` as a text in numbers, for models that learn from tokens.
-
-
-class WordsInNumbers:
-    """See `Tokens`. There is no validation part, and the outputs for the whole test are judged."""
-
-    judged_by_outputs = True
-
-    def __init__(self, tokenizer: WordTokenizer, train: np.ndarray, test: np.ndarray) -> None:
-        self.tokenizer: Tokenizer = tokenizer
-        self.vocabulary = tokenizer.vocabulary
-        self.tokens_train: Corpus = train
-        self.tokens_validation: Corpus = train[:0]
-        self.tokens_test: Corpus = test
-
-    def encode(self, text: str) -> np.ndarray:
-        """Tokens (time,) of a text. Raises `InputRangeError` for a word that the sentences do not have."""
-        return self.tokenizer.encode(text)
-
-    def evaluation_of(
-        self, cross_entropy: float, accuracy: float, arrays: Mapping[str, np.ndarray] | None = None
-    ) -> Evaluation:
-        """The metrics that hold for every corpus, of a model with this mean cross-entropy (nats per word)."""
-        bits = cross_entropy / math.log(2)
-        metrics = {"cross_entropy_bits": bits, "perplexity": 2.0**bits, "accuracy": accuracy}
-        return Evaluation(metrics, dict(arrays or {}))

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
-from dataclasses import dataclass, field
-from functools import lru_cache
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
 from typing import NamedTuple
 
 import numpy as np
@@ -154,17 +154,16 @@ class Language:
     probability: np.ndarray
     state: np.ndarray
     next_word: np.ndarray
-    lengths: np.ndarray = field(init=False)
-    is_complex: np.ndarray = field(init=False)
-    types: np.ndarray = field(init=False)
-    """The number of different sentences (schemas,) of each schema."""
 
-    def __post_init__(self) -> None:
-        used = self.classes != _PADDING
-        object.__setattr__(self, "lengths", used.sum(axis=1))
-        object.__setattr__(self, "is_complex", (self.classes == _CLASS["who"]).any(axis=1))
-        sizes = np.where(used, CLASS_SIZE[self.classes], 1)
-        object.__setattr__(self, "types", sizes.prod(axis=1, dtype=np.int64))
+    @cached_property
+    def is_complex(self) -> np.ndarray:
+        """(schemas,), whether a schema has a relative clause."""
+        return (self.classes == _CLASS["who"]).any(axis=1)
+
+    @cached_property
+    def types(self) -> np.ndarray:
+        """The number of different sentences (schemas,) of each schema."""
+        return np.where(self.classes != _PADDING, CLASS_SIZE[self.classes], 1).prod(axis=1, dtype=np.int64)
 
 
 @lru_cache(maxsize=4)

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import chain
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from reservoir_hw.core.figure_style import colours, one_panel, panels
 from reservoir_hw.tasks.elman_grammar.grammar import DISTANCES, VOCABULARY
-from reservoir_hw.tasks.report import about_spread, best, by_label, mean_and_spread, metric_values
+from reservoir_hw.tasks.report import best, by_label, metric_values, table_of_means
 from reservoir_hw.tasks.task import Row, Table
 
 if TYPE_CHECKING:
@@ -74,14 +74,8 @@ def tables(rows: Sequence[Row], *, generated: bool = True) -> list[Table]:
 
 def corpus_tables(rows: Sequence[Row], remark: str) -> list[Table]:
     """How well the words of a corpus were predicted, with `remark`, and the tables above where there is agreement."""
-    labels = by_label(rows)
-    body = [
-        [label, str(len(runs)), *(mean_and_spread(runs, metric) for metric in _WORDS)] for label, runs in labels.items()
-    ]
-    return [
-        Table("The next word of the test's sentences", ["model", "runs", *_WORDS.values()], body, remark),
-        *tables(rows, generated=False),
-    ]
+    words = table_of_means("The next word of the test's sentences", by_label(rows), _WORDS)
+    return [replace(words, note=remark), *tables(rows, generated=False)]
 
 
 def figures(rows: Sequence[Row], *, generated: bool = True) -> dict[str, Figure]:
@@ -154,16 +148,8 @@ def _class_table(labels: dict[str, list[Row]], generated: bool) -> Table:
 
 def _overall_table(labels: dict[str, list[Row]], generated: bool) -> Table:
     shown = {metric: title for metric, title in _OVERALL.items() if generated or metric != "cosine"}
-    body = [
-        [label, str(len(rows)), *(mean_and_spread(rows, metric) for metric in shown)] for label, rows in labels.items()
-    ]
-    return Table(
-        "Overall",
-        ["model", "runs", *shown.values()],
-        body,
-        about_spread(chain(*labels.values()))
-        + (" The paper shows these in its Fig. 3 without numbers." if generated else ""),
-    )
+    note = " The paper shows these in its Fig. 3 without numbers." if generated else ""
+    return table_of_means("Overall", labels, shown, note=note)
 
 
 def _distance_figure(labels: dict[str, list[Row]], generated: bool) -> Figure:

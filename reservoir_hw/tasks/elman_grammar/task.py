@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -12,21 +13,31 @@ from pydantic import Field, NonNegativeInt
 
 from reservoir_hw.core.configuration import Config
 from reservoir_hw.core.errors import ConfigurationError
-from reservoir_hw.core.tokenizer import WordTokenizer
+from reservoir_hw.core.tokenizer import Corpus, Tokenizer, WordTokenizer
 from reservoir_hw.tasks.elman_grammar import report
-from reservoir_hw.tasks.elman_grammar.corpus import (
-    Sentences,
-    Words,
-    WordsInNumbers,
-    divide,
-    draw,
-    numbered,
-    recognised,
-    sentences_of,
+from reservoir_hw.tasks.elman_grammar.corpus import Sentences, Words, divide, draw, numbered, recognised, sentences_of
+from reservoir_hw.tasks.elman_grammar.grammar import (
+    CLASS_NAMES,
+    CLASS_SIZE,
+    CLASS_START,
+    DISTANCES,
+    LONGEST,
+    VOCABULARY,
+    conditioned,
+    language,
 )
-from reservoir_hw.tasks.elman_grammar.grammar import LONGEST, VOCABULARY, conditioned, language
-from reservoir_hw.tasks.elman_grammar.metrics import SHIFT, as_activation, corpus_evaluation, grammar_evaluation
-from reservoir_hw.tasks.task import Evaluation, OutputScale, Row, Split, Table, Task, TaskConfig, checked_outputs
+from reservoir_hw.tasks.task import (
+    Evaluation,
+    OutputScale,
+    Row,
+    Split,
+    Table,
+    Task,
+    TaskConfig,
+    Tokens,
+    checked_outputs,
+    cross_entropy_of,
+)
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -35,6 +46,37 @@ PROBE = ("boy", "who", "walks", "sees", "cats", ".")
 """The sentence of Fig. 2. It follows the test sentences, is in no training set, and enters no metric."""
 
 _LARGEST = 2**28
+
+SHIFT = 0.5
+"""What the paper subtracts from inputs and targets (section 3.2)."""
+
+ROC_POINTS = 500
+
+# Means of outputs closer than this differ by rounding only.
+_TIE = 1e-12
+
+# Both numbers of the common nouns are one class of the paper: they are the first two of ours.
+_ROC_CLASSES = ("common", *CLASS_NAMES[2:])
+_ROC_START = np.array([0, *CLASS_START[2:]])
+_ROC_SIZE = np.array([CLASS_SIZE[:2].sum(), *CLASS_SIZE[2:]])
+
+# Table 2 averages the AUC of proper and common nouns, and of both numbers of a kind of verb.
+_AUC_GROUPS = {
+    "nouns": ("common", "proper"),
+    "transitive": ("transitive_singular", "transitive_plural"),
+    "optional": ("optional_singular", "optional_plural"),
+    "intransitive": ("intransitive_singular", "intransitive_plural"),
+    "who": ("who",),
+    "stop": ("stop",),
+}
+
+
+def _verbs(number: str) -> slice:
+    first = CLASS_NAMES.index(f"transitive_{number}")
+    return slice(CLASS_START[first], CLASS_START[first + 3])
+
+
+_PLURAL, _SINGULAR = _verbs("plural"), _verbs("singular")
 
 
 class CorpusConfig(Config):
@@ -112,6 +154,7 @@ class ElmanGrammar(Task):
     input_range = (-SHIFT, 1.0 - SHIFT)
     one_hot = True
     larger_is_better = True
+    judged_by_outputs = True
     larger = ("cosine", "max_prediction", "auc", "accuracy")
     smaller = ("agreement_error", "cross_entropy_bits", "perplexity")
 
@@ -127,31 +170,38 @@ class ElmanGrammar(Task):
                 training, testing = divide(Path(self.corpus), config.seed, config.dataset)
             else:
                 training, testing = sentences_of(Path(self.corpus.train)), sentences_of(Path(self.corpus.test))
-            self.vocabulary = tuple(sorted({word for one in training + testing for word in one}))
-            train, test = numbered(training, self.vocabulary), numbered(testing, self.vocabulary)
+            self.words = tuple(sorted({word for one in training + testing for word in one}))
+            train, test = numbered(training, self.words), numbered(testing, self.words)
             self._recognise(testing)
         else:
             spoken = language(config.complex_share)
             training, testing, probe = draw(spoken, config.sentences, config.seed, config.dataset, PROBE)
             self._judged = len(testing.symbols) - 1
             testing = testing.then(probe)
-            train, test, self.vocabulary = training.symbols, testing.symbols, VOCABULARY
+            train, test, self.words = training.symbols, testing.symbols, VOCABULARY
             self.probabilities = spoken.next_word[testing.following[:-1]]
             self._distances = testing.distances[1:]
         self._following = test[1:]
-        self._check_size(len(train))
-        self._words = WordsInNumbers(WordTokenizer(self.vocabulary), train, test)
-        self.train = self._split(train)
-        self.test = self._split(test)
+        self.tokenizer: Tokenizer = WordTokenizer(self.words)
+        self.vocabulary = len(self.words)
+        if len(train) * self.vocabulary > _LARGEST:
+            raise ConfigurationError(
+                f"{len(train)} training words of {self.vocabulary} kinds are too many to hold one-hot "
+                f"({_LARGEST} numbers at most). Use fewer lines or map rare words to one."
+            )
+        self.tokens_train: Corpus = train
+        self.tokens_validation: Corpus = train[:0]
+        self.tokens_test: Corpus = test
+        self.train, self.test = self._split(train), self._split(test)
 
     def _recognise(self, testing: list[Words]) -> None:
         """What of the test the grammar has, and a remark on what it has not."""
         self._recognised: Sentences | None = None
-        strange = [word for word in self.vocabulary if word not in VOCABULARY]
+        strange = [word for word in self.words if word not in VOCABULARY]
         if strange:
             self.remark = (
                 f"Agreement is not judged, because Elman's grammar does not have {len(strange)} of the "
-                f"{len(self.vocabulary)} words; the first is {strange[0]!r}."
+                f"{len(self.words)} words; the first is {strange[0]!r}."
             )
             return
         found, unknown = recognised(language(), testing)
@@ -163,15 +213,8 @@ class ElmanGrammar(Task):
         if len(unknown) < len(testing):
             self._recognised = found
 
-    def _check_size(self, words: int) -> None:
-        if words * len(self.vocabulary) > _LARGEST:
-            raise ConfigurationError(
-                f"{words} training words of {len(self.vocabulary)} kinds are too many to hold one-hot "
-                f"({_LARGEST} numbers at most). Use fewer lines or map rare words to one."
-            )
-
     def _split(self, symbols: np.ndarray) -> Split:
-        onehot = np.eye(len(self.vocabulary), dtype=np.float32) - np.float32(SHIFT)
+        onehot = np.eye(self.vocabulary, dtype=np.float32) - np.float32(SHIFT)
         return Split(
             inputs=onehot[symbols[np.newaxis, :-1]],
             targets=onehot[symbols[np.newaxis, 1:]],
@@ -179,9 +222,18 @@ class ElmanGrammar(Task):
         )
 
     @property
-    def tokens(self) -> WordsInNumbers:
+    def tokens(self) -> Tokens:
         """The same sentences for models that learn from tokens; without a validation part."""
-        return self._words
+        return self
+
+    def encode(self, text: str) -> np.ndarray:
+        """Tokens (time,) of a text. Raises `InputRangeError` for a word that the sentences do not have."""
+        return self.tokenizer.encode(text)
+
+    def evaluation_of(self, cross_entropy: float, accuracy: float) -> Evaluation:
+        """The metrics that hold for every corpus, of a model with this mean cross-entropy (nats per word)."""
+        bits = cross_entropy / math.log(2)
+        return Evaluation({"cross_entropy_bits": bits, "perplexity": 2.0**bits, "accuracy": accuracy})
 
     def training_words(self, complex_share: float) -> np.ndarray:
         """Tokens (time,) of other training sentences, of which this share has a relative clause.
@@ -210,7 +262,8 @@ class ElmanGrammar(Task):
         """
         values = checked_outputs(outputs, self.test)[0]
         if self.probabilities is None:
-            evaluation = corpus_evaluation(values, self._following, scale)
+            cross_entropy = cross_entropy_of(as_activation(values, scale), self._following, scale)
+            evaluation = self.evaluation_of(cross_entropy, float((values.argmax(axis=1) == self._following).mean()))
             if self._recognised is None:
                 return evaluation
             by_grammar = self._judged_by_grammar(values, self._recognised, scale)
@@ -231,7 +284,7 @@ class ElmanGrammar(Task):
 
     def _judged_by_grammar(self, values: np.ndarray, test: Sentences, scale: OutputScale) -> Evaluation:
         outputs = np.full((len(values), len(VOCABULARY)), -SHIFT if scale == "scores" else 0.0)
-        outputs[:, [VOCABULARY.index(word) for word in self.vocabulary]] = values
+        outputs[:, [VOCABULARY.index(word) for word in self.words]] = values
         judged = test.following[:-1] >= 0
         evaluation = grammar_evaluation(
             outputs[judged],
@@ -253,3 +306,108 @@ class ElmanGrammar(Task):
     def figures(self, rows: Sequence[Row]) -> dict[str, Figure]:
         """Agreement and ROC curves, and of generated sentences Fig. 2 of the paper."""
         return report.figures(rows, generated=self.corpus is None)
+
+
+# ---- Section 4.1: how close outputs come to what the grammar allows.
+
+
+def grammar_evaluation(
+    outputs: np.ndarray,
+    probabilities: np.ndarray,
+    following: np.ndarray,
+    distances: np.ndarray,
+    scale: OutputScale,
+) -> Evaluation:
+    """Every measure of section 4.1.
+
+    `outputs` (time, 24) are judged by the grammar's `probabilities` (time, 24) of the next word.
+    `following` (time,) is the word that did follow, `distances` (time,) its distance from its noun if
+    it is a verb, else 0. `ElmanGrammar` describes the results.
+    """
+    level = as_activation(outputs, scale)
+    normalised = outputs if scale == "probabilities" else z_scores(outputs)
+    possible = probabilities > 0
+    metrics = {
+        "cosine": float(_cosine(level, probabilities).mean()),
+        "max_prediction": float(possible[np.arange(len(outputs)), normalised.argmax(axis=1)].mean()),
+    }
+    class_scores = np.add.reduceat(normalised, _ROC_START, axis=1) / _ROC_SIZE
+    class_possible = np.logical_or.reduceat(possible, _ROC_START, axis=1)
+    metrics["auc"] = auc(class_scores.ravel(), class_possible.ravel())
+    for group, members in _AUC_GROUPS.items():
+        columns = [_ROC_CLASSES.index(member) for member in members]
+        metrics[f"auc/{group}"] = float(
+            np.mean([auc(class_scores[:, column], class_possible[:, column]) for column in columns])
+        )
+    metrics = {name: value for name, value in metrics.items() if np.isfinite(value)}
+    false_alarm, hit = roc(class_scores.ravel(), class_possible.ravel())
+    verbs, errors = _agreement(outputs, following, distances)
+    if verbs.sum():
+        metrics["agreement_error"] = float(errors.sum() / verbs.sum())
+        metrics["agreement"] = 1 - metrics["agreement_error"]
+    for distance, count, wrong in zip(DISTANCES, verbs, errors, strict=True):
+        if count:
+            metrics[f"agreement_error/{distance}"] = float(wrong / count)
+    arrays = {
+        "roc/false_alarm": false_alarm,
+        "roc/hit": hit,
+        "verbs/distance": np.array(DISTANCES),
+        "verbs/count": verbs,
+        "verbs/errors": errors,
+    }
+    return Evaluation(metrics, arrays)
+
+
+def as_activation(outputs: np.ndarray, scale: OutputScale) -> np.ndarray:
+    """Outputs on the scale of probabilities: unshifted and not below 0 (section 4, on Fig. 2)."""
+    return np.maximum(outputs + SHIFT, 0) if scale == "scores" else outputs
+
+
+def z_scores(outputs: np.ndarray) -> np.ndarray:
+    """Each unit of `outputs` (time, units) with zero mean and unit deviation over time; 0 if constant."""
+    deviation = outputs.std(axis=0)
+    return (outputs - outputs.mean(axis=0)) / np.where(deviation > 0, deviation, 1)
+
+
+def auc(scores: np.ndarray, positive: np.ndarray) -> float:
+    """Area under the ROC curve of `scores` (n,) for `positive` (n,) against the rest; ties count half.
+
+    NaN where one of the two sides is empty. It is the Mann-Whitney statistic from ranks.
+    """
+    positives = int(positive.sum())
+    negatives = len(positive) - positives
+    if not positives or not negatives:
+        return float("nan")
+    _, place, count = np.unique(scores, return_inverse=True, return_counts=True)
+    rank = (np.cumsum(count) - (count - 1) / 2)[place]
+    above = rank[positive].sum() - positives * (positives + 1) / 2
+    return float(above / (positives * negatives))
+
+
+def roc(scores: np.ndarray, positive: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """False-alarm and hit rates as the threshold falls, from (0, 0) to (1, 1), at most 500 points."""
+    values, place = np.unique(-scores, return_inverse=True)
+    hits = np.cumsum(np.bincount(place, positive, len(values))) / max(positive.sum(), 1)
+    alarms = np.cumsum(np.bincount(place, ~positive, len(values))) / max((~positive).sum(), 1)
+    chosen = np.unique(np.linspace(0, len(values) - 1, min(len(values), ROC_POINTS - 1)).round().astype(int))
+    return np.append(0.0, alarms[chosen]), np.append(0.0, hits[chosen])
+
+
+def _cosine(x: np.ndarray, y: np.ndarray) -> np.ndarray:
+    norms = np.linalg.norm(x, axis=1) * np.linalg.norm(y, axis=1)
+    return np.einsum("tw,tw->t", x, y) / np.where(norms > 0, norms, 1)
+
+
+def _agreement(outputs: np.ndarray, following: np.ndarray, distances: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Verbs and errors by distance (7,). Equal means are half an error.
+
+    Equal counts are common in the n-gram models. The paper's strict comparison makes them errors on paper
+    and leaves them to rounding in floating point; half an error is what guessing costs.
+    """
+    at = np.flatnonzero(distances)
+    is_plural = following[at] < _PLURAL.stop
+    lead = outputs[at, _PLURAL].mean(axis=1) - outputs[at, _SINGULAR].mean(axis=1)
+    lead = np.where(is_plural, lead, -lead)
+    error = np.where(np.abs(lead) <= _TIE, 0.5, lead < 0)
+    of_distance = distances[at][:, np.newaxis] == DISTANCES
+    return of_distance.sum(axis=0), error @ of_distance

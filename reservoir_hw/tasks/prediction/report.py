@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from itertools import chain
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from reservoir_hw.core.figure_style import colours, one_panel, panels
 from reservoir_hw.core.statistics import half_width
-from reservoir_hw.tasks.report import Models, about_spread, best, mean_and_spread
+from reservoir_hw.tasks.report import Models, best, table_of_means
 from reservoir_hw.tasks.task import Table
 
 if TYPE_CHECKING:
@@ -26,15 +25,7 @@ _LOGARITHMIC = 20
 
 def table(models: Models, title: str) -> Table:
     """NRMSE and NMSE by model, over the runs."""
-    body = [
-        [
-            name,
-            str(len(runs)),
-            *(mean_and_spread(runs, m, ".3g", ".2g") for m in ("nrmse", "nmse")),
-        ]
-        for name, runs in models.items()
-    ]
-    return Table(title, ["model", "runs", "NRMSE", "NMSE"], body, about_spread(chain(*models.values())))
+    return table_of_means(title, models, {"nrmse": "NRMSE", "nmse": "NMSE"}, ".3g", ".2g")
 
 
 def figures(models: Models) -> dict[str, Figure]:

@@ -7,22 +7,27 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Self
 
 import numpy as np
-from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
+from pydantic import Field, PositiveFloat, PositiveInt, model_validator
 
 from reservoir_hw.core.configuration import Config
 from reservoir_hw.core.errors import ConfigurationError
 from reservoir_hw.tasks.prediction import forecast_report, report
 from reservoir_hw.tasks.report import by_model
-from reservoir_hw.tasks.task import Evaluation, OutputScale, Row, Split, Table, Task, TaskConfig, checked_outputs
+from reservoir_hw.tasks.task import (
+    Evaluation,
+    OutputScale,
+    RepeatedConfig,
+    Row,
+    Split,
+    Table,
+    Task,
+    TaskConfig,
+    checked_outputs,
+    in_two,
+)
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
-
-
-def one_sequence(inputs: np.ndarray, targets: np.ndarray) -> Split:
-    """A split of one sequence, from (time,) or (time, channels) each."""
-    first, second = (series.reshape(1, len(inputs), -1).astype(np.float32) for series in (inputs, targets))
-    return Split(first, second)
 
 
 def nmse(outputs: np.ndarray, targets: np.ndarray) -> float:
@@ -79,11 +84,9 @@ class PredictionConfig(TaskConfig):
         return self.train_steps + self.test_steps + self.ahead_steps
 
 
-class ForecastConfig(PredictionConfig):
+class ForecastConfig(PredictionConfig, RepeatedConfig):
     """Settings of a task that makes its series, as long as it takes, and so has a closed loop too."""
 
-    dataset: NonNegativeInt = Field(default=0, description="number of the repetition")
-    seed: NonNegativeInt = 0
     closed_loop: ClosedLoop | None = Field(
         default=None, description="forecast from the readout's own answers; {} takes the defaults"
     )
@@ -141,16 +144,13 @@ class Prediction(Task):
     def split(self, series: np.ndarray, config: PredictionConfig, loop: ClosedLoop | None = None) -> None:
         """Make the splits of (time, channels), which is as long as `config.series_steps` says."""
         train_steps = config.train_steps
-        inputs, targets = series[: -config.ahead_steps], series[config.ahead_steps :]
-        self.train = one_sequence(inputs[:train_steps], targets[:train_steps])
+        self.train, self.test = in_two(series[: -config.ahead_steps], series[config.ahead_steps :], train_steps)
         self.closed_loop = self.larger_is_better = loop is not None
         self.score = "valid_steps" if self.closed_loop else "nrmse"
         self._loop = loop
-        if loop is None:
-            self.test = one_sequence(inputs[train_steps:], targets[train_steps:])
-            return
-        pieces = series[train_steps + 1 :].reshape(loop.starts, -1, series.shape[1]).astype(np.float32)
-        self.test = Split(pieces[:, : loop.warmup_steps], pieces[:, loop.warmup_steps :])
+        if loop is not None:
+            pieces = series[train_steps + 1 :].reshape(loop.starts, -1, series.shape[1]).astype(np.float32)
+            self.test = Split(pieces[:, : loop.warmup_steps], pieces[:, loop.warmup_steps :])
 
     def evaluate(self, outputs: np.ndarray, scale: OutputScale = "scores") -> Evaluation:
         """Judge `outputs` for the test split; the class describes the metrics.

@@ -13,12 +13,10 @@ from collections.abc import Callable, Iterator, Sequence
 from fnmatch import fnmatch
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import TypeVar
 
 import numpy as np
 
 from reservoir_hw.core.errors import ConfigurationError, InputRangeError, MissingExtra
-from reservoir_hw.core.files import replace_file
 from reservoir_hw.core.tokenizer import BpeTokenizer, Documents, Tokenizer, parse_tokenizer
 from reservoir_hw.tasks.datasets import found_file, unpacked
 
@@ -115,20 +113,11 @@ LONG = 1 << 20
 """Characters from which on a text counts as long."""
 
 _SLOW = 1 << 22
-_Made = TypeVar("_Made", np.ndarray, str)
-
-
-def kept_array(folder: str, of: str, text: str, make: Callable[[], np.ndarray]) -> np.ndarray:
-    """What `make` gives of this text. Of a long one it lies in a file that all processes share, mapped into memory.
-
-    `folder` says what it is, and `of` is all that decides about it beside the text.
-    """
-    return _kept(folder, ".npy", of, text, make, _mapped, _save)
 
 
 def kept_text(folder: str, of: str, text: str, make: Callable[[], str]) -> str:
     """As `kept_array`."""
-    return _kept(folder, ".txt", of, text, make, _read, replace_file)
+    return bytes(kept_array(folder, of, text, lambda: np.frombuffer(make().encode(), np.uint8))).decode()
 
 
 def cache_folder() -> Path:
@@ -137,32 +126,30 @@ def cache_folder() -> Path:
     return Path(given) if given else Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "reservoir_hw"
 
 
-def _kept(
-    folder: str,
-    suffix: str,
-    of: str,
-    text: str,
-    make: Callable[[], _Made],
-    read: Callable[[Path], _Made | None],
-    write: Callable[[Path, _Made], None],
-) -> _Made:
+def kept_array(folder: str, of: str, text: str, make: Callable[[], np.ndarray]) -> np.ndarray:
+    """What `make` gives of this text. Of a long one it lies in a file that all processes share, mapped into memory.
+
+    `folder` says what it is, and `of` is all that decides about it beside the text.
+    """
     if len(text) < LONG:
         return make()
-    path = cache_folder() / folder / f"{_digest(of, text)}{suffix}"
-    found = read(path)
+    path = cache_folder() / folder / f"{_digest(of, text)}.npy"
+    found = _mapped(path)
     if found is not None and len(found):
         return found
     what = folder.replace("_", " ")
     if len(text) >= _SLOW:
         log.warning("making the %s of %s characters, once for all runs, into %s", what, f"{len(text):,}", path)
     made = make()
+    making = path.with_suffix(f".{os.getpid()}.npy")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        write(path, made)
+        np.save(making, made)
+        making.rename(path)
     except OSError as error:
         log.warning("%s cannot be kept in %s: %s; every run will make them anew", what, path.parent, error)
         return made
-    again = read(path)
+    again = _mapped(path)
     return made if again is None else again
 
 
@@ -179,19 +166,6 @@ def _mapped(path: Path) -> np.ndarray | None:
         return np.load(path, mmap_mode="r")
     except (OSError, ValueError, EOFError):
         # Not there yet, or cut by a full disk: it is made again.
-        return None
-
-
-def _save(path: Path, array: np.ndarray) -> None:
-    making = path.with_suffix(f".{os.getpid()}.npy")
-    np.save(making, array)
-    making.rename(path)
-
-
-def _read(path: Path) -> str | None:
-    try:
-        return path.read_text(encoding="utf-8")
-    except OSError:
         return None
 
 

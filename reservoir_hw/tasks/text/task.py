@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, cast
 
@@ -22,6 +22,7 @@ from reservoir_hw.tasks.task import (
     TaskConfig,
     Tokens,
     checked_outputs,
+    cross_entropy_of,
 )
 from reservoir_hw.tasks.text import report
 from reservoir_hw.tasks.text.corpus import (
@@ -45,9 +46,6 @@ UNKNOWN: dict[Level, str] = {"char": "\ufffd", "word": "<unk>"}
 
 # Numbers of a split in one-hot form, 512 MiB.
 _LARGEST = 1 << 27
-
-# A probability below this is taken for it, so that one impossible guess does not make the loss infinite.
-_FLOOR = {"scores": 1e-4, "probabilities": 1e-12, "activations": 1e-12}
 
 
 class TextConfig(TaskConfig):
@@ -210,20 +208,17 @@ class Text(Task):
     def evaluate(self, outputs: np.ndarray, scale: OutputScale = "scores") -> Evaluation:
         """Judge `outputs` (1, time, vocabulary) for the test split; the class describes the metrics."""
         following = cast(np.ndarray, self.tokens_test)[1:].astype(np.int64)
-        level = np.maximum(checked_outputs(outputs, self.test)[0], _FLOOR[scale])
-        chosen = level[np.arange(len(following)), following] / level.sum(axis=1)
-        return self.evaluation_of(float(-np.log(chosen).mean()), float((level.argmax(axis=1) == following).mean()))
+        values = checked_outputs(outputs, self.test)[0]
+        accuracy = float((values.argmax(axis=1) == following).mean())
+        return self.evaluation_of(cross_entropy_of(values, following, scale), accuracy)
 
-    def evaluation_of(
-        self, cross_entropy: float, accuracy: float, arrays: Mapping[str, np.ndarray] | None = None
-    ) -> Evaluation:
+    def evaluation_of(self, cross_entropy: float, accuracy: float) -> Evaluation:
         """The metrics of a model with this mean cross-entropy (nats per token) and accuracy."""
         metrics = {"cross_entropy": cross_entropy}
         if self.level == "char":
             metrics["bits_per_character"] = cross_entropy / math.log(2)
         # Beyond 700 nats the exponential overflows.
-        metrics |= {"perplexity": math.exp(min(cross_entropy, 700.0)), "accuracy": accuracy}
-        return Evaluation(metrics, dict(arrays or {}))
+        return Evaluation(metrics | {"perplexity": math.exp(min(cross_entropy, 700.0)), "accuracy": accuracy})
 
     def tables(self, rows: Sequence[Row]) -> list[Table]:
         """Losses beside the number of trained weights, and samples of what language models write."""

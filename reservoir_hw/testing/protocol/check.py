@@ -6,28 +6,15 @@ import xml.etree.ElementTree as ET
 from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
 from reservoir_hw.tasks.task import Table
-from reservoir_hw.testing.protocol import (
-    cancel,
-    credits,
-    damage,
-    declaration,
-    handshake,
-    lease,
-    ledger,
-    operations,
-    order,
-    precedence,
-    runs,
-    strictness,
-    unix,
-)
+from reservoir_hw.testing.protocol import damage, declaration, handshake, lease, operations, order, runs, unix
 from reservoir_hw.testing.protocol.device import Device
-from reservoir_hw.testing.protocol.outcomes import Broken, Hangs, NotOffered
-from reservoir_hw.testing.protocol.rules import Row, Rule
+from reservoir_hw.testing.protocol.ledger import SENT, Broken, Hangs, NotOffered
+from reservoir_hw.testing.protocol.rules import Row, Rule, Rules
 
 
 @dataclass(frozen=True)
@@ -69,10 +56,7 @@ class Report:
 
     def tables(self) -> list[Table]:
         """For people: one for each group, a row for each rule."""
-        groups: dict[str, list[Row]] = {}
-        for row in self.rows:
-            groups.setdefault(row.rule.group, []).append(row)
-        return [_table(group, rows) for group, rows in groups.items()]
+        return [_table(group, list(rows)) for group, rows in groupby(self.rows, key=lambda row: row.rule.group)]
 
     def summary(self) -> str:
         """One sentence."""
@@ -110,21 +94,38 @@ def _table(group: str, rows: list[Row]) -> Table:
     return Table(group, ("rule", ""), [(row.rule.title, row.outcome) for row in rows])
 
 
+# ---- What holds for every message that the device has sent while the other rules were looked at.
+
+
+STRICTNESS = Rules("strictness")
+
+
+def _kept_in_all(device: Device, *, name: str) -> None:
+    if name in device.ledger.broken:
+        raise device.ledger.broken[name]
+    if name not in device.ledger.seen:
+        raise NotOffered("no such message came")
+
+
+for _name, (_title, _page) in SENT.items():
+    STRICTNESS.add(_title, _page, _kept_in_all, name=_name)
+
+
 RULES: tuple[Rule, ...] = (
     *handshake.RULES,
     *declaration.RULES,
     *operations.RULES,
     *runs.RULES,
     *order.RULES,
-    *precedence.RULES,
-    *credits.RULES,
-    *cancel.RULES,
+    *order.PRECEDENCE,
+    *runs.CREDITS,
+    *runs.CANCEL,
     *lease.RULES,
     *damage.CONTROL,
     *damage.DATA,
     *damage.FIELDS,
     *unix.RULES,
-    *strictness.RULES,
+    *STRICTNESS,
 )
 """Those that hold for every message come last."""
 
@@ -133,7 +134,7 @@ def rules_for(address: str) -> list[Rule]:
     """Those that say something about a device at this address."""
     if address.startswith("unix://"):
         return list(RULES)
-    return [rule for rule in RULES if rule.group != unix.RULES.group and rule.title != ledger.SENT["packet"][0]]
+    return [rule for rule in RULES if rule.group != unix.RULES.group and rule.title != SENT["packet"][0]]
 
 
 GONE = "not looked at: the device does not answer any more"

@@ -14,9 +14,8 @@ import zmq
 
 from reservoir_hw.testing.protocol import codec
 from reservoir_hw.testing.protocol.codec import Header
+from reservoir_hw.testing.protocol.ledger import Broken, Hangs, NotThePage
 from reservoir_hw.testing.protocol.line import Line
-from reservoir_hw.testing.protocol.outcomes import Broken, Hangs, NotThePage
-from reservoir_hw.testing.protocol.spec import fitting, is_number
 
 ANSWERS = {"hello": "welcome", "ping": "pong", "status": "status", "cancel": "ok", "goodbye": "ok", "release": "ok"}
 OPERATIONS = ("", "ATTACH", "RESET", "RUN", "SNAPSHOT", "RESTORE", "TRANSITION", "UPLOAD", "READOUT", "SET", "GET")
@@ -76,8 +75,8 @@ class Client:
         self._line, self.name = line, name
         self.nonce = secrets.token_bytes(16)
         with contextlib.ExitStack() as undone:
-            self.control = undone.enter_context(contextlib.closing(line.new_control()))
-            self.data = line.new_data()
+            self.control = undone.enter_context(contextlib.closing(line.connected(data=False)))
+            self.data = line.connected(data=True)
             undone.pop_all()
         self.terms: dict[str, Any] = {}
         """More fields of hello."""
@@ -255,7 +254,7 @@ class Client:
 
     def _declared_s(self, request: Header) -> float:
         """Seconds that the device declares for a request."""
-        spec = fitting(self.declaration.get("spec", {}))
+        spec = codec.fitting(self.declaration.get("spec", {}))
         period_s, reset_s = spec.get("step_period_s") or 0.0, spec.get("reset_time_s") or 0.0
         return 3 * (request.batch * request.steps * period_s + reset_s)
 
@@ -331,8 +330,8 @@ class Client:
         """A request that must be done, and its reply."""
         return self.done(self.send(self.head(operation, **fields), payload))
 
-    def failed(self, request: Header, *codes: int) -> dict[str, Any]:
-        """The error, one of these codes, that a request must be answered with."""
+    def failed(self, request: Header, *codes: int, loses: bool | None = None) -> dict[str, Any]:
+        """The error, one of these codes, that a request must be answered with; `loses`: what `state_lost` must say."""
         reply = self.reply(request)
         due = " or ".join(map(str, codes))
         name = name_of(request.operation)
@@ -341,6 +340,8 @@ class Client:
         if reply.error["code"] not in codes:
             got = f"error {reply.error['code']} ({reply.error['text']})"
             raise Broken(f"{name} was answered with {got}, error {due} is due", reply.frames)
+        if loses is not None and reply.error["state_lost"] is not loses:
+            raise Broken(f"state_lost is {reply.error['state_lost']!r} after error {reply.error['code']}", reply.frames)
         return reply.error
 
     def refused(self, operation: int, *codes: int, payload: bytes = b"", **fields: Any) -> dict[str, Any]:
@@ -391,7 +392,7 @@ class Client:
     @property
     def spec(self) -> Mapping[str, Any]:
         """The declared spec."""
-        return fitting(self.declaration["spec"])
+        return codec.fitting(self.declaration["spec"])
 
     @property
     def inputs(self) -> int:
@@ -407,12 +408,35 @@ class Client:
         """To rest."""
         self.call(codec.RESET, batch=batch)
 
+    def fields_of(self, numbers: np.ndarray, encoding: str) -> dict[str, Any]:
+        """What a header says of numbers (batch, steps, width) as they travel; the encoding is "inputs" or "states"."""
+        dtype, scale = self.declaration[encoding]
+        return {**dict(zip(("batch", "steps", "width"), numbers.shape, strict=True)), "dtype": dtype, "scale": scale}
+
+    def zeros(self, encoding: str, *, steps: int = 1, wider: int = 0) -> np.ndarray:
+        """Numbers (1, steps, width) for RUN ("inputs") or TRANSITION ("states"), or for a few channels more or less."""
+        width = self.inputs + (self.nodes if encoding == "states" else 0) + wider
+        return np.zeros((1, steps, width), codec.NUMBERS[self.declaration[encoding][0]])
+
+    def request(self, operation: int) -> tuple[dict[str, Any], bytes]:
+        """Fields and payload of a request of the right form."""
+        if operation in (codec.RUN, codec.TRANSITION):
+            encoding, steps = ("inputs", 2) if operation == codec.RUN else ("states", 1)
+            numbers = self.zeros(encoding, steps=steps)
+            return self.fields_of(numbers, encoding), numbers.tobytes()
+        if operation == codec.RESTORE:
+            nothing = codec.pack_named({"x": np.zeros((1, 1), "f4")})
+            return {"batch": 1}, self.call(codec.SNAPSHOT).payload if self.spec.get("snapshot") else nothing
+        if operation == codec.UPLOAD:
+            return {}, codec.pack_named({"nobody's": np.zeros((1, 3), "f4")})
+        if operation == codec.READOUT:
+            one, weights = np.ones(1, "f4"), np.ones((1, self.nodes), "f4")
+            return {}, codec.pack_named({"weights": weights, "scale": one, "bias": one})
+        return {"batch": 1} if operation == codec.RESET else {}, b""
+
     def head_of_run(self, u: np.ndarray, *, step: int = 0, flags: int = 0) -> Header:
         """The header of a RUN with numbers (batch, steps, inputs) as they travel."""
-        batch, steps, width = u.shape
-        dtype, scale = self.declaration["inputs"]
-        shape = {"batch": batch, "steps": steps, "width": width}
-        return self.head(codec.RUN, step=step, flags=flags, dtype=dtype, scale=scale, **shape)
+        return self.head(codec.RUN, step=step, flags=flags, **self.fields_of(u, "inputs"))
 
     def send_run(self, u: np.ndarray, *, step: int = 0, flags: int = 0) -> Header:
         """Send a RUN."""
@@ -464,7 +488,7 @@ def _is_encoding(entry: Any) -> bool:
         and len(entry) == 2
         and type(entry[0]) is int
         and entry[0] in codec.NUMBERS
-        and is_number(entry[1])
+        and codec.is_number(entry[1])
         and entry[1] > 0
     )
 

@@ -1,10 +1,10 @@
-"""The bytes of docs/protocol.md, written from that page alone."""
+"""The bytes of docs/protocol.md, and what a spec may say, written from that page alone."""
 
 from __future__ import annotations
 
 import math
 import struct
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,7 +12,7 @@ import google_crc32c
 import msgpack
 import numpy as np
 
-from reservoir_hw.testing.protocol.outcomes import NotThePage
+from reservoir_hw.testing.protocol.ledger import NotThePage
 
 VERSION = 1
 HEADER = struct.Struct("<4sBBHQQQIIIB3sdQdI")
@@ -36,6 +36,11 @@ LOSES_STATE = {4, 5, 6, 11, 12, 13, 14, 15, 16, 18, 19}
 def crc32c(data: bytes) -> int:
     """CRC-32C: of `123456789` it is 0xE3069283."""
     return google_crc32c.value(data)
+
+
+def sealed(front: bytes) -> bytes:
+    """Bytes with their checksum behind them."""
+    return front + struct.pack("<I", crc32c(front))
 
 
 def control_address(address: str) -> str:
@@ -99,7 +104,7 @@ def pack_data(header: Header, payload: bytes = b"") -> list[bytes]:
         *(b"RHWD", h.version, h.operation, h.flags, h.session, h.request, h.step, h.batch, h.steps, h.width),
         *(h.dtype, bytes(3), h.scale, h.time, h.period, crc32c(payload)),
     )
-    return [front + struct.pack("<I", crc32c(front)), payload]
+    return [sealed(front), payload]
 
 
 def unpack_header(frame: bytes) -> tuple[Header, int]:
@@ -171,3 +176,48 @@ def _array(name: str, entry: Any) -> np.ndarray:
             if lengths and math.prod(shape) * number.itemsize == len(data):
                 return np.frombuffer(data, number).reshape(shape)
     raise NotThePage(f"{name!r} is not [dtype, shape, data]: {str(entry)[:100]}")
+
+
+# ---- what the keys of a spec may be ---------------------------------------------------------------
+
+
+def is_number(value: Any) -> bool:
+    """Whether this is a finite number, and no truth value."""
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def _is_count(value: Any) -> bool:
+    return type(value) is int and value >= 0
+
+
+def _is_range(value: Any) -> bool:
+    if value is None:
+        return True
+    return isinstance(value, list) and len(value) == 2 and all(map(is_number, value)) and value[0] < value[1]
+
+
+SPEC: dict[str, tuple[str, Callable[[Any], bool]]] = {
+    "dtype": ("float32 or float64", lambda value: value in ("float32", "float64")),
+    "input_range": ("[lowest, highest] or nil", _is_range),
+    "state_range": ("[lowest, highest] or nil", _is_range),
+    "max_batch": ("a number of sequences or nil", lambda value: value is None or (_is_count(value) and value > 0)),
+    "continuity": (
+        "held, replayed or free_running",
+        lambda value: value in ("held", "replayed", "free_running"),
+    ),
+    "held_for_s": ("seconds or nil", lambda value: value is None or (is_number(value) and value > 0)),
+    "memory_steps": ("a number of steps", _is_count),
+    "step_period_s": ("seconds or nil", lambda value: value is None or (is_number(value) and value >= 0)),
+    "reset_time_s": ("seconds or nil", lambda value: value is None or (is_number(value) and value >= 0)),
+    "clock": ("device, host or external", lambda value: value in ("device", "host", "external")),
+    **dict.fromkeys(
+        ("snapshot", "settable", "programmable", "deterministic"),
+        ("true or false", lambda value: isinstance(value, bool)),
+    ),
+}
+"""What each key that may be missing is, in words and as a test."""
+
+
+def fitting(spec: Mapping[str, Any]) -> dict[str, Any]:
+    """The spec without those keys that make no sense: they count as missing."""
+    return {name: value for name, value in spec.items() if name not in SPEC or SPEC[name][1](value)}

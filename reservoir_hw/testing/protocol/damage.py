@@ -11,9 +11,9 @@ import msgpack
 import numpy as np
 
 from reservoir_hw.testing.protocol import codec
-from reservoir_hw.testing.protocol.client import Client, repeat
+from reservoir_hw.testing.protocol.client import Client, name_of, repeat
 from reservoir_hw.testing.protocol.device import Device, lost
-from reservoir_hw.testing.protocol.outcomes import Broken, NotOffered
+from reservoir_hw.testing.protocol.ledger import Broken, NotOffered
 from reservoir_hw.testing.protocol.rules import Rules
 
 CONTROL = Rules("damaged control messages")
@@ -106,13 +106,9 @@ def _must_be_zeromq(device: Device) -> None:
 # ---- the data socket --------------------------------------------------------------------------------
 
 
-def _sealed(front: bytes) -> bytes:
-    return front + struct.pack("<I", codec.crc32c(front))
-
-
 def _poked(at: int, value: int) -> Callable[[list[bytes]], list[bytes]]:
     """Another byte in the header, whose checksum is right."""
-    return lambda frames: [_sealed(frames[0][:at] + bytes([value]) + frames[0][at + 1 : 76]), *frames[1:]]
+    return lambda frames: [codec.sealed(frames[0][:at] + bytes([value]) + frames[0][at + 1 : 76]), *frames[1:]]
 
 
 def _flipped(at: int) -> Callable[[list[bytes]], list[bytes]]:
@@ -151,25 +147,24 @@ for _title, (_page, _spoil) in SPOIL.items():
     DATA.add(f"{_title}: error 4 with request 0, not counted", _page, _untrusted, spoil=_spoil)
 
 
-@DATA.rule(f"{FUZZED} messages at random: error 4 with request 0, and the session goes on", page=UNTRUSTED)
-def _(device: Device) -> None:
+@DATA.in_session(f"{FUZZED} messages at random: error 4 with request 0, and the session goes on", page=UNTRUSTED)
+def _(device: Device, client: Client) -> None:
     chance = random.Random(5)
-    with device.session() as client:
-        u = device.u()
-        client.reset()
-        good = codec.pack_data(client.head_of_run(u), u.tobytes())
-        for _ in range(FUZZED):
-            header = bytearray(good[0])
-            for _ in range(chance.randint(1, 8)):
-                header[chance.randrange(80)] ^= 1 << chance.randrange(8)
-            kind = chance.randrange(3)
-            if kind == 0 and bytes(header) != good[0]:
-                client.untrusted([bytes(header), good[1]])
-            elif kind == 1:
-                client.untrusted([chance.randbytes(chance.randrange(200)), chance.randbytes(chance.randrange(200))])
-            else:
-                client.untrusted([chance.randbytes(80) for _ in range(chance.choice((1, 3, 4, 7)))])
-        client.run(u)
+    u = device.u()
+    client.reset()
+    good = codec.pack_data(client.head_of_run(u), u.tobytes())
+    for _ in range(FUZZED):
+        header = bytearray(good[0])
+        for _ in range(chance.randint(1, 8)):
+            header[chance.randrange(80)] ^= 1 << chance.randrange(8)
+        kind = chance.randrange(3)
+        if kind == 0 and bytes(header) != good[0]:
+            client.untrusted([bytes(header), good[1]])
+        elif kind == 1:
+            client.untrusted([chance.randbytes(chance.randrange(200)), chance.randbytes(chance.randrange(200))])
+        else:
+            client.untrusted([chance.randbytes(80) for _ in range(chance.choice((1, 3, 4, 7)))])
+    client.run(u)
 
 
 def _bad_payload(device: Device, *, code: int, payload: Callable[[bytes], bytes], large: bool = False) -> None:
@@ -181,9 +176,7 @@ def _bad_payload(device: Device, *, code: int, payload: Callable[[bytes], bytes]
         frames = codec.pack_data(header, good if code == codec.E_CHECKSUM else bad)
         client.send_raw([frames[0], bad])
         client.sent += 1
-        error = client.failed(header, code)
-        if error["state_lost"] is not True:
-            raise Broken(f"state_lost is {error['state_lost']!r} after error {code}")
+        client.failed(header, code, loses=True)
         lost(client, device)
 
 
@@ -269,15 +262,15 @@ ODD: dict[str, Any] = {
     "scale": 0.5,
     "period": 1.0,
 }
-NAMED: dict[int, tuple[str, set[str]]] = {
-    codec.ATTACH: ("ATTACH", set()),
-    codec.RESET: ("RESET", {"batch"}),
-    codec.RUN: ("RUN", {"step", "batch", "steps", "width", "dtype", "scale"}),
-    codec.SNAPSHOT: ("SNAPSHOT", set()),
-    codec.RESTORE: ("RESTORE", {"batch", "step"}),
-    codec.TRANSITION: ("TRANSITION", {"batch", "steps", "width", "dtype", "scale"}),
-    codec.UPLOAD: ("UPLOAD", set()),
-    codec.READOUT: ("READOUT", set()),
+NAMED: dict[int, set[str]] = {
+    codec.ATTACH: set(),
+    codec.RESET: {"batch"},
+    codec.RUN: {"step", "batch", "steps", "width", "dtype", "scale"},
+    codec.SNAPSHOT: set(),
+    codec.RESTORE: {"batch", "step"},
+    codec.TRANSITION: {"batch", "steps", "width", "dtype", "scale"},
+    codec.UPLOAD: set(),
+    codec.READOUT: set(),
 }
 SWITCHES = {
     codec.SNAPSHOT: "snapshot",
@@ -288,66 +281,36 @@ SWITCHES = {
 }
 
 
-def _good(device: Device, client: Client, operation: int) -> tuple[dict[str, Any], bytes]:
-    """Fields and payload of a request that could be done."""
-    if operation == codec.RESET:
-        return {"batch": 1}, b""
-    if operation == codec.RUN:
-        u = device.u(steps=2)
-        dtype, scale = client.declaration["inputs"]
-        shape = {"batch": 1, "steps": u.shape[1], "width": client.inputs}
-        return {**shape, "dtype": dtype, "scale": scale}, u.tobytes()
-    if operation == codec.RESTORE:
-        return {"batch": 1}, client.call(codec.SNAPSHOT).payload
-    if operation == codec.TRANSITION:
-        dtype, scale = client.declaration["states"]
-        width = client.inputs + client.nodes
-        payload = np.zeros(width, codec.NUMBERS[dtype]).tobytes()
-        return {"batch": 1, "steps": 1, "width": width, "dtype": dtype, "scale": scale}, payload
-    if operation == codec.UPLOAD:
-        return {}, codec.pack_named({"nobody's": np.zeros((1, 3), "f4")})
-    if operation == codec.READOUT:
-        one = np.ones(1, "f4")
-        return {}, codec.pack_named({"weights": np.ones((1, client.nodes), "f4"), "scale": one, "bias": one})
-    return {}, b""
-
-
 def _odd_fields(device: Device, *, operation: int) -> None:
     if operation in SWITCHES:
-        device.must_offer(SWITCHES[operation])
-    name, named = NAMED[operation]
-    for field, value in ODD.items():
-        if field in named:
-            continue
-        if operation == codec.ATTACH:
-            with device.let_in() as client:
-                _malformed(client, name, field, operation, b"", **{field: value})
-            continue
-        with device.session() as client:
-            fields, payload = _good(device, client, operation)
-            _malformed(client, name, field, operation, payload, **{**fields, field: value})
+        device.must_have(SWITCHES[operation])
+    for field in [name for name in ODD if name not in NAMED[operation]]:
+        with device.let_in() if operation == codec.ATTACH else device.session() as client:
+            fields, payload = client.request(operation)
+            _malformed(client, field, operation, payload, **{**fields, field: ODD[field]})
 
 
-def _malformed(client: Client, name: str, what: str, operation: int, payload: bytes, **fields: Any) -> None:
+def _malformed(client: Client, what: str, operation: int, payload: bytes, **fields: Any) -> None:
     try:
         client.refused(operation, codec.E_MALFORMED, payload=payload, **fields)
     except Broken as broken:
-        raise Broken(f"{name} with {what}: {broken}", broken.frames, page=broken.page) from broken
+        raise Broken(f"{name_of(operation)} with {what}: {broken}", broken.frames, page=broken.page) from broken
 
 
-for _operation, (_name, _named) in NAMED.items():
-    FIELDS.add(f"{_name} with a field that it does not name gets error 4", UNNAMED, _odd_fields, operation=_operation)
+for _operation in NAMED:
+    _title = f"{name_of(_operation)} with a field that it does not name gets error 4"
+    FIELDS.add(_title, UNNAMED, _odd_fields, operation=_operation)
 
 
 @FIELDS.rule("ATTACH, RESET and SNAPSHOT with a payload get error 4", page=UNNAMED)
 def _(device: Device) -> None:
     with device.let_in() as client:
-        _malformed(client, "ATTACH", "a payload", codec.ATTACH, b"x")
+        _malformed(client, "a payload", codec.ATTACH, b"x")
     with device.session() as client:
-        _malformed(client, "RESET", "a payload", codec.RESET, b"x", batch=1)
+        _malformed(client, "a payload", codec.RESET, b"x", batch=1)
         client.from_rest(device.u())
         if device.spec.get("snapshot"):
-            _malformed(client, "SNAPSHOT", "a payload", codec.SNAPSHOT, msgpack.packb({}) or b"")
+            _malformed(client, "a payload", codec.SNAPSHOT, msgpack.packb({}) or b"")
 
 
 @FIELDS.rule("unknown flags of RUN get error 4", page="Other bits are 0, else error 4.")
@@ -360,10 +323,9 @@ def _(device: Device) -> None:
 
 def _other_encoding(device: Device, *, operation: int) -> None:
     if operation in SWITCHES:
-        device.must_offer(SWITCHES[operation])
-    name, _ = NAMED[operation]
+        device.must_have(SWITCHES[operation])
     with device.session() as client:
-        fields, payload = _good(device, client, operation)
+        fields, payload = client.request(operation)
         count = len(payload) // np.dtype(codec.NUMBERS[fields["dtype"]]).itemsize
         others: list[tuple[int, float]] = [(fields["dtype"], fields["scale"] * 2), (fields["dtype"], float("nan"))]
         others += [(fields["dtype"], 0.0), (fields["dtype"], -fields["scale"])]
@@ -375,13 +337,9 @@ def _other_encoding(device: Device, *, operation: int) -> None:
             other = {**fields, "dtype": dtype, "scale": scale}
             client.reset()
             what = f"dtype {dtype} and scale {scale:g}"
-            _malformed(client, name, what, operation, np.zeros(count, number).tobytes(), **other)
+            _malformed(client, what, operation, np.zeros(count, number).tobytes(), **other)
 
 
 for _operation in (codec.RUN, codec.TRANSITION):
-    FIELDS.add(
-        f"{NAMED[_operation][0]} with another dtype or scale gets error 4",
-        ENCODING,
-        _other_encoding,
-        operation=_operation,
-    )
+    _title = f"{name_of(_operation)} with another dtype or scale gets error 4"
+    FIELDS.add(_title, ENCODING, _other_encoding, operation=_operation)

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Sequence
 
 import numpy as np
 
 from reservoir_hw.testing.protocol import codec
-from reservoir_hw.testing.protocol.client import ONE_STEP, Client
-from reservoir_hw.testing.protocol.device import LARGEST_BATCH, Device, same
-from reservoir_hw.testing.protocol.outcomes import Broken, NotOffered
+from reservoir_hw.testing.protocol.client import ONE_STEP, Client, name_of
+from reservoir_hw.testing.protocol.device import LARGEST_BATCH, Device
+from reservoir_hw.testing.protocol.ledger import Broken, NotOffered
 from reservoir_hw.testing.protocol.rules import Rules
-from reservoir_hw.testing.protocol.spec import SPEC, is_number
 
 RULES = Rules("declaration")
 
@@ -39,7 +38,7 @@ def _(_: Device, client: Client) -> None:
     settings, tolerances = declaration.get("settings", {}), declaration.get("tolerances", {})
     if not isinstance(settings, dict) or not isinstance(tolerances, dict):
         raise Broken("settings or tolerances are no maps")
-    if not set(tolerances) <= set(settings) or not all(map(is_number, tolerances.values())):
+    if not set(tolerances) <= set(settings) or not all(map(codec.is_number, tolerances.values())):
         raise Broken(f"tolerances {tolerances} are no numbers for the settings {sorted(settings)}")
 
 
@@ -50,7 +49,7 @@ def _(_: Device, client: Client) -> None:
 def _(_: Device, client: Client) -> None:
     for name in ("inputs", "states"):
         dtype, scale = client.declaration[name]
-        if not is_number(scale) or (dtype in (codec.F4, codec.F8) and scale != 1):
+        if not codec.is_number(scale) or (dtype in (codec.F4, codec.F8) and scale != 1):
             raise Broken(f"{name} are [{dtype}, {scale}]")
 
 
@@ -73,7 +72,7 @@ def _(_: Device, client: Client) -> None:
 @RULES.in_session("what else the spec says is of the right type", page="| key of `spec` | |")
 def _(_: Device, client: Client) -> None:
     spec = client.declaration["spec"]
-    for name, (due, fits) in SPEC.items():
+    for name, (due, fits) in codec.SPEC.items():
         if name in spec and not fits(spec[name]):
             raise Broken(f"{name} is {spec[name]!r}, not {due}")
 
@@ -103,34 +102,31 @@ def _(device: Device) -> None:
     page="whether the same inputs after RESET give the same states",
 )
 def _(device: Device, client: Client) -> None:
-    device.must_be_deterministic()
+    device.must_have("deterministic")
     u = device.u()
     first = client.from_rest(u)
-    same(first, client.from_rest(u), "the same RUN after RESET, twice")
+    device.must_agree(first, client.from_rest(u), "the same RUN after RESET, twice", exact=True)
 
 
-@RULES.rule("states lie in state_range", page="`input_range`, `state_range`")
-def _(device: Device) -> None:
-    state_range = device.spec.get("state_range")
-    if state_range is None:
+@RULES.in_session("states lie in state_range", page="`input_range`, `state_range`")
+def _(device: Device, client: Client) -> None:
+    if device.spec.get("state_range") is None:
         raise NotOffered("the device declares no state_range")
-    low, high = state_range
-    with device.session() as client:
-        states = device.values(client.from_rest(device.u(steps=100)))
-        room = 1e-6 * (high - low)
-        if not ((low - room <= states) & (states <= high + room)).all():
-            raise Broken(f"states from {states.min():g} to {states.max():g} outside [{low:g}, {high:g}]")
+    low, high = device.spec["state_range"]
+    states = device.values(client.from_rest(device.u(steps=100)))
+    room = 1e-6 * (high - low)
+    if not ((low - room <= states) & (states <= high + room)).all():
+        raise Broken(f"states from {states.min():g} to {states.max():g} outside [{low:g}, {high:g}]")
 
 
-@RULES.rule("an input outside input_range gets error 8", page=IN_RANGE)
-def _(device: Device) -> None:
+@RULES.in_session("an input outside input_range gets error 8", page=IN_RANGE)
+def _(device: Device, client: Client) -> None:
     _must_have_range(device)
     outside = device.outside_range()
     if not outside:
         raise NotOffered("inputs as they travel cannot leave input_range")
-    with device.session() as client:
-        for value in outside:
-            _out_of_range(device, client, device.numbers(np.array(value)))
+    for value in outside:
+        _out_of_range(device, client, device.numbers(np.array(value)))
 
 
 def _must_have_range(device: Device) -> None:
@@ -172,23 +168,19 @@ for _name, _value in (("NaN", math.nan), ("infinity", math.inf)):
     RULES.add(f"{_name} as an input gets error 8", IN_RANGE, _not_finite, value=_value)
 
 
-@RULES.rule("max_batch sequences are driven at once", page="sequences driven at once; nil: any number.")
-def _(device: Device) -> None:
-    largest = device.spec.get("max_batch") or 5
-    if largest > LARGEST_BATCH:
-        largest = LARGEST_BATCH
-    with device.session() as client:
-        client.from_rest(device.u(batch=largest, steps=2))
+@RULES.in_session("max_batch sequences are driven at once", page="sequences driven at once; nil: any number.")
+def _(device: Device, client: Client) -> None:
+    largest = min(device.spec.get("max_batch") or 5, LARGEST_BATCH)
+    client.from_rest(device.u(batch=largest, steps=2))
 
 
-@RULES.rule("more than max_batch sequences get error 9", page="More sequences get error 9.")
-def _(device: Device) -> None:
+@RULES.in_session("more than max_batch sequences get error 9", page="More sequences get error 9.")
+def _(device: Device, client: Client) -> None:
     largest = device.spec.get("max_batch")
     if largest is None:
         raise NotOffered("the device declares max_batch: nil")
-    with device.session() as client:
-        client.refused(codec.RESET, codec.E_TOO_LARGE, batch=largest + 1)
-        client.from_rest(device.u())
+    client.refused(codec.RESET, codec.E_TOO_LARGE, batch=largest + 1)
+    client.from_rest(device.u())
 
 
 @RULES.rule(
@@ -221,9 +213,7 @@ def _(device: Device) -> None:
     if device.collects:
         raise NotOffered("the device declares whole_run_bytes")
     with device.session() as client:
-        error = client.failed(client.send_run(device.u(), flags=codec.MORE), codec.E_NOT_SUPPORTED)
-        if error["state_lost"] is not True:
-            raise Broken(f"state_lost is {error['state_lost']!r}")
+        client.failed(client.send_run(device.u(), flags=codec.MORE), codec.E_NOT_SUPPORTED, loses=True)
         client.failed(client.send_run(device.u()), codec.E_STATE_LOST)
 
 
@@ -233,45 +223,21 @@ NOT_BY_THIS = (
 )
 
 
-def _undeclared(device: Device, *, name: str, ask: Callable[[Device, Client], None]) -> None:
+def _undeclared(device: Device, *, name: str, operations: Sequence[int]) -> None:
     if device.offers(name):
         raise NotOffered(f"the device declares {name}: true")
     with device.session() as client:
-        ask(device, client)
+        for operation in operations:
+            fields, payload = client.request(operation)
+            client.refused(operation, codec.E_NOT_SUPPORTED, payload=payload, **fields)
         client.from_rest(device.u())
 
 
-def _snapshot(device: Device, client: Client) -> None:
-    del device
-    arrays = codec.pack_named({"x": np.zeros((1, 1), "f4")})
-    client.refused(codec.SNAPSHOT, codec.E_NOT_SUPPORTED)
-    client.refused(codec.RESTORE, codec.E_NOT_SUPPORTED, payload=arrays, batch=1)
-
-
-def _transition(device: Device, client: Client) -> None:
-    dtype, scale = device.declaration["states"]
-    width = client.inputs + client.nodes
-    payload = np.zeros(width, codec.NUMBERS[dtype]).tobytes()
-    shape = {"batch": 1, "steps": 1, "width": width}
-    client.refused(codec.TRANSITION, codec.E_NOT_SUPPORTED, payload=payload, dtype=dtype, scale=scale, **shape)
-
-
-def _upload(device: Device, client: Client) -> None:
-    del device
-    client.refused(codec.UPLOAD, codec.E_NOT_SUPPORTED, payload=codec.pack_named({"w": np.zeros((1, 1), "f4")}))
-
-
-def _readout(device: Device, client: Client) -> None:
-    del device
-    ones = np.ones(1, "f4")
-    arrays = {"weights": np.zeros((1, client.nodes), "f4"), "scale": ones, "bias": ones}
-    client.refused(codec.READOUT, codec.E_NOT_SUPPORTED, payload=codec.pack_named(arrays))
-
-
-for _name, _operations, _ask in (
-    ("snapshot", "SNAPSHOT and RESTORE", _snapshot),
-    ("settable", "TRANSITION", _transition),
-    ("programmable", "UPLOAD", _upload),
-    ("readout", "READOUT", _readout),
+for _name, _operations in (
+    ("snapshot", (codec.SNAPSHOT, codec.RESTORE)),
+    ("settable", (codec.TRANSITION,)),
+    ("programmable", (codec.UPLOAD,)),
+    ("readout", (codec.READOUT,)),
 ):
-    RULES.add(f"{_name}: false refuses {_operations} with error 10", NOT_BY_THIS, _undeclared, name=_name, ask=_ask)
+    _refused = f"{_name}: false refuses {' and '.join(map(name_of, _operations))} with error 10"
+    RULES.add(_refused, NOT_BY_THIS, _undeclared, name=_name, operations=_operations)

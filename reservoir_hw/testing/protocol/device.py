@@ -7,7 +7,8 @@ import math
 import platform
 import time
 from collections.abc import Callable, Iterator
-from typing import Any, TypeVar
+from functools import cached_property
+from typing import Any
 
 import numpy as np
 
@@ -15,9 +16,8 @@ from reservoir_hw.core.errors import DeviceBusy, DeviceDisconnected
 from reservoir_hw.core.locks import user_name
 from reservoir_hw.testing.protocol import codec
 from reservoir_hw.testing.protocol.client import ANSWER_S, Client, repeat
+from reservoir_hw.testing.protocol.ledger import Broken, NotOffered
 from reservoir_hw.testing.protocol.line import Line
-from reservoir_hw.testing.protocol.outcomes import Broken, NotOffered
-from reservoir_hw.testing.protocol.spec import fitting
 
 STEPS = 12
 """Of a run that is compared with another one."""
@@ -30,8 +30,6 @@ CHUNK_S = 0.1
 MEASURED_S = 0.05
 RANGE = 0.8
 """Part of the input range that is used."""
-
-T = TypeVar("T")
 
 
 class Device(Line):
@@ -46,7 +44,6 @@ class Device(Line):
         self._welcome_frames: list[bytes] = []
         self._declaration: dict[str, Any] = {}
         self._trouble = Broken("nobody has asked the device yet")
-        self._found: dict[str, Any] = {}
 
     def connect(self) -> None:
         """Look whether somebody listens there who answers as this protocol does.
@@ -149,18 +146,12 @@ class Device(Line):
                 client.leave()
                 self.last = last
 
-    def once(self, name: str, find: Callable[[], T]) -> T:
-        """What several rules need, found by the first of them."""
-        if name not in self._found:
-            self._found[name] = find()
-        return self._found[name]
-
     # ---- what it is driven with -------------------------------------------------------------------
 
     @property
     def spec(self) -> dict[str, Any]:
         """The declared spec."""
-        return fitting(self.declaration["spec"])
+        return codec.fitting(self.declaration["spec"])
 
     @property
     def is_held(self) -> bool:
@@ -178,34 +169,28 @@ class Device(Line):
         found = self.declaration.get("whole_run_bytes", 0)
         return 0 if self.is_chunked or type(found) is not int else found
 
-    def must_collect(self) -> None:
-        """Raise `NotOffered` unless a whole run may come in several messages."""
-        if not self.collects:
-            raise NotOffered("the device declares no whole_run_bytes")
-
-    def must_be_deterministic(self) -> None:
-        """Raise `NotOffered` unless runs can be compared with each other."""
-        if not self.spec.get("deterministic"):
-            raise NotOffered("the device does not declare deterministic: no two runs can be compared")
-
     def offers(self, name: str) -> bool:
         """Whether the device declares that it has this: a key of the spec that is true or false, or `readout`."""
         return bool((self.declaration if name == "readout" else self.spec).get(name))
 
-    def must_offer(self, name: str) -> None:
-        """Raise `NotOffered` unless the device declares that it has this."""
-        if not self.offers(name):
-            raise NotOffered(f"the device declares {name}: false")
+    def must_have(self, *names: str) -> None:
+        """Raise `NotOffered` unless the device declares all of these.
 
-    def must_be_held(self) -> None:
-        """Raise `NotOffered` unless one RUN can go on from another."""
-        if not self.is_held:
-            raise NotOffered(f"the device declares continuity: {self.spec.get('continuity')}")
-
-    def must_be_chunked(self) -> None:
-        """Raise `NotOffered` unless a run may come in chunks."""
-        if not self.is_chunked:
-            raise NotOffered("the device declares chunked: false")
+        They are what `offers` takes, and how it runs: held, chunked, whole_run_bytes, deterministic.
+        """
+        of_runs = {
+            "held": (self.is_held, f"the device declares continuity: {self.spec.get('continuity')}"),
+            "chunked": (self.is_chunked, "the device declares chunked: false"),
+            "whole_run_bytes": (self.collects, "the device declares no whole_run_bytes"),
+            "deterministic": (
+                self.offers("deterministic"),
+                "the device does not declare deterministic: no two runs can be compared",
+            ),
+        }
+        for name in names:
+            there, otherwise = of_runs.get(name) or (self.offers(name), f"the device declares {name}: false")
+            if not there:
+                raise NotOffered(otherwise)
 
     def batch(self, wanted: int) -> int:
         """So many sequences, or as many as the device drives at once."""
@@ -276,22 +261,18 @@ class Device(Line):
         period_s = self.spec.get("step_period_s")
         return 1 if self.is_held or not period_s else math.ceil(CHUNK_S / period_s)
 
-    @property
+    @cached_property
     def step_s(self) -> float:
         """Seconds of a step, as measured from here."""
-
-        def find() -> float:
-            steps = STEPS
-            with self.session() as client:
-                while True:
-                    u = self.u(steps=steps)
-                    took = min(self._seconds_of(client, u) for _ in range(2))
-                    # A short run takes longer to travel than to be done.
-                    if took > MEASURED_S or u.shape[1] < steps:
-                        return took / u.shape[1]
-                    steps *= 4
-
-        return self.once("step_s", find)
+        steps = STEPS
+        with self.session() as client:
+            while True:
+                u = self.u(steps=steps)
+                took = min(self._seconds_of(client, u) for _ in range(2))
+                # A short run takes longer to travel than to be done.
+                if took > MEASURED_S or u.shape[1] < steps:
+                    return took / u.shape[1]
+                steps *= 4
 
     def _seconds_of(self, client: Client, u: np.ndarray) -> float:
         client.reset()
@@ -322,9 +303,29 @@ class Device(Line):
         states = [client.run(u[:, :half])] if half else []
         meanwhile(half)
         states.append(client.run(u[:, half:], step=half))
-        if self.spec.get("deterministic"):
+        if self.offers("deterministic"):
             whole = client.from_rest(u)
-            close(whole, np.concatenate(states, axis=1), f"a run, and the same with {what} in its middle")
+            self.must_agree(whole, np.concatenate(states, axis=1), f"a run, and the same with {what} in its middle")
+
+    def must_agree(
+        self, first: np.ndarray, second: np.ndarray, what: str, *, exact: bool = False, counts: float = 1.0
+    ) -> None:
+        """Raise `Broken` unless these are equal, as far as the device is deterministic.
+
+        `exact`: bit by bit; else but for rounding, `counts` of integers and 1e-4 of the largest of other numbers.
+        """
+        if not self.offers("deterministic"):
+            return
+        if first.shape != second.shape:
+            raise Broken(f"{what}: {first.shape} and {second.shape} numbers")
+        if exact:
+            room, distance = 0.0, first.view(f"u{first.itemsize}") != second.view(f"u{second.itemsize}")
+        else:
+            room = counts if first.dtype.kind == "i" else 1e-4 * max(float(np.abs(first).max(initial=0)), 1e-30)
+            distance = np.abs(first.astype(float) - second)
+        if not (distance <= room).all():
+            where = tuple(map(int, np.unravel_index(int(np.argmax(np.nan_to_num(distance, nan=np.inf))), first.shape)))
+            raise Broken(f"{what}: {first[where]} and {second[where]} at (sequence, step, node) {where}")
 
     def pipeline(self, client: Client, runs: list[np.ndarray]) -> list[codec.Header]:
         """Send RUN requests that need no answer in between: chunks of one run, or a run from rest each."""
@@ -344,24 +345,3 @@ def lost(client: Client, device: Device) -> None:
     """The state must be lost now, until RESET."""
     client.failed(client.send_run(device.u()), codec.E_STATE_LOST)
     client.from_rest(device.u())
-
-
-def same(first: np.ndarray, second: np.ndarray, what: str) -> None:
-    """Raise `Broken` unless these numbers are equal, bit by bit."""
-    if first.shape != second.shape:
-        raise Broken(f"{what}: {first.shape} and {second.shape} numbers")
-    different = np.argwhere(first.view(f"u{first.itemsize}") != second.view(f"u{second.itemsize}"))
-    if len(different):
-        where = tuple(map(int, different[0]))
-        raise Broken(f"{what}: {first[where]} and {second[where]} at (sequence, step, node) {where}")
-
-
-def close(first: np.ndarray, second: np.ndarray, what: str, *, counts: float = 1.0) -> None:
-    """Raise `Broken` unless these are equal but for rounding: `counts` of integers, 1e-4 of the largest of others."""
-    if first.shape != second.shape:
-        raise Broken(f"{what}: {first.shape} and {second.shape} numbers")
-    room = counts if first.dtype.kind == "i" else 1e-4 * max(float(np.abs(first).max(initial=0)), 1e-30)
-    distance = np.abs(first.astype(float) - second)
-    if not (distance <= room).all():
-        where = tuple(map(int, np.unravel_index(int(np.argmax(np.nan_to_num(distance, nan=np.inf))), first.shape)))
-        raise Broken(f"{what}: {first[where]} and {second[where]} at (sequence, step, node) {where}")

@@ -9,7 +9,7 @@ from typing import Any
 from reservoir_hw.testing.protocol import codec
 from reservoir_hw.testing.protocol.client import Client
 from reservoir_hw.testing.protocol.device import Device
-from reservoir_hw.testing.protocol.outcomes import Broken
+from reservoir_hw.testing.protocol.ledger import Broken
 from reservoir_hw.testing.protocol.rules import HELD, Rules
 
 RULES = Rules("handshake")
@@ -194,18 +194,14 @@ def _status(client: Client) -> dict[str, object]:
         raise Broken("there is no map `status`")
     if not isinstance(status.get("device"), str) or "holder" not in status:
         raise Broken(f"device (text) or holder is missing: {status}")
-    if not _is_number(status.get("uptime_s")):
+    if not codec.is_number(status.get("uptime_s")):
         raise Broken(f"uptime_s is {status.get('uptime_s')!r}")
     counters = status.get("counters")
-    if not isinstance(counters, dict) or not all(map(_is_number, counters.values())):
+    if not isinstance(counters, dict) or not all(map(codec.is_number, counters.values())):
         raise Broken(f"counters are {counters!r}, not a map of numbers")
     if not isinstance(status.get("problem"), str | None):
         raise Broken(f"problem is {status['problem']!r}, not text or nil")
     return status
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 @RULES.rule("ping of another session is not valid", page="Not valid: 0, 0, nil")

@@ -10,8 +10,8 @@ import numpy as np
 
 from reservoir_hw.testing.protocol import codec, mortal_client
 from reservoir_hw.testing.protocol.client import Client, repeat
-from reservoir_hw.testing.protocol.device import Device, same
-from reservoir_hw.testing.protocol.outcomes import Broken, NotOffered
+from reservoir_hw.testing.protocol.device import Device
+from reservoir_hw.testing.protocol.ledger import Broken, NotOffered
 from reservoir_hw.testing.protocol.rules import Rules
 
 RULES = Rules("lease")
@@ -42,7 +42,7 @@ def _wait(device: Device, leases: float) -> None:
 
 @RULES.rule("after goodbye the next client finds the device at rest", page=SAFE)
 def _(device: Device) -> None:
-    device.must_be_deterministic()
+    device.must_have("deterministic")
     with device.session() as client:
         states = client.run(device.u())
         client.run(device.u(seed=2), step=states.shape[1]) if device.is_held else client.from_rest(device.u(seed=2))
@@ -52,7 +52,9 @@ def _(device: Device) -> None:
 def _at_rest(device: Device, states: np.ndarray) -> None:
     """The next client must get these states for the same inputs."""
     with device.session() as client:
-        same(states, client.run(device.u()), "a RUN after ATTACH, before and after another client")
+        device.must_agree(
+            states, client.run(device.u()), "a RUN after ATTACH, before and after another client", exact=True
+        )
 
 
 @RULES.in_session(
@@ -107,8 +109,7 @@ def _ends_in_time(device: Device) -> bool:
             raise Broken("the session of the silent client is still valid")
         client.refused(codec.RESET, codec.E_NO_SESSION, batch=1)
         client.session = 0
-    if device.spec.get("deterministic"):
-        _at_rest(device, states)
+    _at_rest(device, states)
     return True
 
 
@@ -154,5 +155,4 @@ def _(device: Device) -> None:
     with device.client() as other:
         device.welcomed(other, 1.5 * device.lease_s + LATE_S)
         other.leave()
-    if device.spec.get("deterministic"):
-        _at_rest(device, states)
+    _at_rest(device, states)

@@ -10,8 +10,7 @@ import zmq
 
 from reservoir_hw.core.errors import ConfigurationError
 from reservoir_hw.testing.protocol import codec, pipes
-from reservoir_hw.testing.protocol.ledger import Ledger
-from reservoir_hw.testing.protocol.outcomes import Broken, NotThePage
+from reservoir_hw.testing.protocol.ledger import Broken, Ledger, NotThePage
 from reservoir_hw.testing.protocol.pipes import Dealer, Packets, Pipe
 
 
@@ -45,15 +44,9 @@ class Line:
         for address in (self.address, self.control_address):
             pipes.shake_hands(self._context, address)
 
-    def new_data(self) -> Pipe:
-        """A new connection to the data socket."""
-        return self._connect(self.address, data=True)
-
-    def new_control(self) -> Pipe:
-        """A new connection to the control socket."""
-        return self._connect(self.control_address, data=False)
-
-    def _connect(self, address: str, *, data: bool) -> Pipe:
+    def connected(self, *, data: bool) -> Pipe:
+        """A new connection to the data socket, or to the control socket."""
+        address = self.address if data else self.control_address
         if not self.is_unix:
             return Dealer(self._context, address)
         try:

@@ -9,10 +9,9 @@ import numpy as np
 
 from reservoir_hw.testing.protocol import codec
 from reservoir_hw.testing.protocol.client import Client
-from reservoir_hw.testing.protocol.device import Device, close, same
-from reservoir_hw.testing.protocol.outcomes import Broken, NotOffered
+from reservoir_hw.testing.protocol.device import Device
+from reservoir_hw.testing.protocol.ledger import Broken, NotOffered
 from reservoir_hw.testing.protocol.rules import HELD, Rules
-from reservoir_hw.testing.protocol.spec import is_number
 
 RULES = Rules("operations")
 
@@ -28,21 +27,21 @@ NOBODYS = codec.pack_named({"nobody's": np.zeros((1, 3), "f4")})
     page="It binds the session to the connection from which it came, and brings the device to rest for one sequence.",
 )
 def _(device: Device, client: Client) -> None:
-    device.must_be_deterministic()
+    device.must_have("deterministic")
     u = device.u()
     attached = client.run(u)
-    same(attached, client.from_rest(u), "the same RUN after ATTACH and after RESET")
+    device.must_agree(attached, client.from_rest(u), "the same RUN after ATTACH and after RESET", exact=True)
 
 
 @RULES.in_session(
     "RESET brings to rest, at step 0", page="RESET sets the count to 0, RESTORE to the step in its header"
 )
 def _(device: Device, client: Client) -> None:
-    device.must_be_deterministic()
+    device.must_have("deterministic")
     u = device.u()
     first = client.from_rest(u)
     client.from_rest(device.u(seed=2))
-    same(first, client.from_rest(u), "the same RUN after RESET, with another RUN in between")
+    device.must_agree(first, client.from_rest(u), "the same RUN after RESET, with another RUN in between", exact=True)
 
 
 @RULES.in_session("RESET to no sequence gets error 7", page=SHAPE)
@@ -53,8 +52,7 @@ def _(device: Device, client: Client) -> None:
 
 def _wrong_shape(device: Device, *, batch: int = 0, steps: int = 0, width: int = 0) -> None:
     with device.session() as client:
-        shape = (1 + batch, 3 + steps, client.inputs + width)
-        u = np.zeros(shape, codec.NUMBERS[client.declaration["inputs"][0]])
+        u = np.repeat(client.zeros("inputs", steps=3 + steps, wider=width), 1 + batch, axis=0)
         client.reset()
         client.failed(client.send_run(u), codec.E_SHAPE)
         client.run(device.u())
@@ -99,7 +97,7 @@ def _refusals(device: Device, client: Client, step: int) -> Iterator[dict[str, A
     if device.spec.get("snapshot"):
         yield client.refused(codec.RESTORE, codec.E_CONFIGURATION, payload=NOBODYS, batch=1)
     if device.spec.get("settable"):
-        yield _refused_transition(client, 1, client.inputs + client.nodes + 1)
+        yield _refused_transition(client, wider=1)
     if device.declaration.get("readout"):
         unfit = {**_weights(client, "f4"), "bias": np.zeros(3, "f4")}
         yield client.refused(codec.READOUT, codec.E_CONFIGURATION, payload=codec.pack_named(unfit))
@@ -143,8 +141,7 @@ def _snapshot(client: Client) -> dict[str, np.ndarray]:
 
 @RULES.in_session("SNAPSHOT answers with named arrays, and changes nothing", page=NAMED_ARRAYS)
 def _(device: Device, client: Client) -> None:
-    device.must_offer("snapshot")
-    device.must_be_held()
+    device.must_have("snapshot", "held")
     device.must_keep_state(client, lambda _: _snapshot(client), "SNAPSHOT")
 
 
@@ -153,8 +150,7 @@ def _(device: Device, client: Client) -> None:
     page="batch, step; msgpack: named arrays, the first axis of each has batch rows",
 )
 def _(device: Device, client: Client) -> None:
-    device.must_offer("snapshot")
-    device.must_be_held()
+    device.must_have("snapshot", "held")
     batch = device.batch(2)
     u = device.u(batch)
     client.from_rest(u)
@@ -167,8 +163,9 @@ def _(device: Device, client: Client) -> None:
     for step in (u.shape[1], 1000):
         client.call(codec.RESTORE, codec.pack_named(arrays), batch=batch, step=step)
         second = client.run(v, step=step)
-        if device.spec.get("deterministic"):
-            same(first, second, f"the same RUN after a SNAPSHOT, and after its RESTORE to step {step}")
+        device.must_agree(
+            first, second, f"the same RUN after a SNAPSHOT, and after its RESTORE to step {step}", exact=True
+        )
 
 
 @RULES.in_session(
@@ -176,8 +173,7 @@ def _(device: Device, client: Client) -> None:
     page="RESET sets the count to 0, RESTORE to the step in its header",
 )
 def _(device: Device, client: Client) -> None:
-    device.must_offer("snapshot")
-    device.must_be_held()
+    device.must_have("snapshot", "held")
     u = device.u()
     client.run(u)
     arrays = codec.pack_named(_snapshot(client))
@@ -190,7 +186,7 @@ def _(device: Device, client: Client) -> None:
 
 @RULES.in_session("RESTORE with other rows than batch gets error 7", page=SHAPE)
 def _(device: Device, client: Client) -> None:
-    device.must_offer("snapshot")
+    device.must_have("snapshot")
     payload = codec.pack_named(_snapshot(client))
     if device.batch(2) == 2:
         client.refused(codec.RESTORE, codec.E_SHAPE, payload=payload, batch=2)
@@ -199,7 +195,7 @@ def _(device: Device, client: Client) -> None:
 
 @RULES.in_session("RESTORE of other arrays gets error 17", page=CONFIGURATION)
 def _(device: Device, client: Client) -> None:
-    device.must_offer("snapshot")
+    device.must_have("snapshot")
     client.refused(codec.RESTORE, codec.E_CONFIGURATION, payload=NOBODYS, batch=1)
 
 
@@ -238,9 +234,7 @@ for _title, _payload in BAD_ARRAYS.items():
 def _transition(client: Client, device: Device, u: np.ndarray, x: np.ndarray) -> np.ndarray:
     """States (batch, 1, nodes) as they travel; `u` and `x` are values."""
     rows = device.numbers(np.concatenate([u, x], axis=-1), "states")
-    dtype, scale = client.declaration["states"]
-    shape = {"batch": len(rows), "steps": 1, "width": rows.shape[-1]}
-    reply = client.call(codec.TRANSITION, rows.tobytes(), dtype=dtype, scale=scale, **shape)
+    reply = client.call(codec.TRANSITION, rows.tobytes(), **client.fields_of(rows, "states"))
     return codec.numbers(reply.header, reply.payload)
 
 
@@ -249,13 +243,12 @@ def _transition(client: Client, device: Device, u: np.ndarray, x: np.ndarray) ->
     page="(batch, 1, inputs + nodes): input and state of each sequence side by side, all as `states` are declared",
 )
 def _(device: Device, client: Client) -> None:
-    device.must_offer("settable")
-    device.must_be_deterministic()
+    device.must_have("settable", "deterministic")
     u = device.u(steps=1 + device.batch(10))
     states = client.from_rest(u)
     given = device.values(u, "inputs")[0]
     after = _transition(client, device, given[1:, None], device.values(states)[0, :-1, None])
-    close(states[0, 1:], after[:, 0], "RUN, and TRANSITION from its states", counts=8)
+    device.must_agree(states[0, 1:], after[:, 0], "RUN, and TRANSITION from its states", counts=8)
 
 
 @RULES.in_session(
@@ -263,7 +256,7 @@ def _(device: Device, client: Client) -> None:
     page="**TRANSITION** changes neither the state of the device nor the number of its next step.",
 )
 def _(device: Device, client: Client) -> None:
-    device.must_offer("settable")
+    device.must_have("settable")
     row = device.values(device.u(), "inputs")[:1, :1]
     x = np.zeros((1, 1, client.nodes))
     device.must_keep_state(client, lambda _: _transition(client, device, row, x), "TRANSITION")
@@ -271,22 +264,19 @@ def _(device: Device, client: Client) -> None:
 
 @RULES.in_session("TRANSITION of a wrong width or of two steps gets error 7", page=SHAPE)
 def _(device: Device, client: Client) -> None:
-    device.must_offer("settable")
-    width = client.inputs + client.nodes
-    for steps, numbers in ((1, width - 1), (1, width + 1), (2, width)):
-        _refused_transition(client, steps, numbers)
+    device.must_have("settable")
+    for steps, wider in ((1, -1), (1, 1), (2, 0)):
+        _refused_transition(client, steps=steps, wider=wider)
 
 
-def _refused_transition(client: Client, steps: int, width: int) -> dict[str, Any]:
-    dtype, scale = client.declaration["states"]
-    payload = np.zeros(steps * width, codec.NUMBERS[dtype]).tobytes()
-    shape = {"batch": 1, "steps": steps, "width": width}
-    return client.refused(codec.TRANSITION, codec.E_SHAPE, payload=payload, dtype=dtype, scale=scale, **shape)
+def _refused_transition(client: Client, *, steps: int = 1, wider: int = 0) -> dict[str, Any]:
+    rows = client.zeros("states", steps=steps, wider=wider)
+    return client.refused(codec.TRANSITION, codec.E_SHAPE, payload=rows.tobytes(), **client.fields_of(rows, "states"))
 
 
 @RULES.in_session("UPLOAD of arrays that do not fit gets error 17", page=CONFIGURATION)
 def _(device: Device, client: Client) -> None:
-    device.must_offer("programmable")
+    device.must_have("programmable")
     client.refused(codec.UPLOAD, codec.E_CONFIGURATION, payload=NOBODYS)
 
 
@@ -299,8 +289,7 @@ def _weights(client: Client, dtype: str, outputs: int = 2) -> dict[str, np.ndarr
 
 
 def _outputs(device: Device, *, dtype: str) -> None:
-    device.must_offer("readout")
-    device.must_be_deterministic()
+    device.must_have("readout", "deterministic")
     with device.session() as client:
         u = device.u(device.batch(2))
         states = client.from_rest(u)
@@ -338,15 +327,14 @@ def _(device: Device, client: Client) -> None:
 
 @RULES.in_session("READOUT leaves the state alone", page=HELD)
 def _(device: Device, client: Client) -> None:
-    device.must_offer("readout")
+    device.must_have("readout")
     arrays = _weights(client, "f4")
     device.must_keep_state(client, lambda _: client.load_readout(arrays), "READOUT")
 
 
 @RULES.in_session("after a RUN with outputs RUN goes on from there", page=HELD)
 def _(device: Device, client: Client) -> None:
-    device.must_offer("readout")
-    device.must_be_held()
+    device.must_have("readout", "held")
     client.load_readout(_weights(client, "f4"))
     first, second = device.u(), device.u(seed=2)
 
@@ -356,13 +344,12 @@ def _(device: Device, client: Client) -> None:
         return client.run(second, step=first.shape[1])
 
     states, outputs = after(0), after(codec.OUTPUTS)
-    if device.spec.get("deterministic"):
-        close(states, outputs, "the same RUN after one with states, and after one with outputs")
+    device.must_agree(states, outputs, "the same RUN after one with states, and after one with outputs")
 
 
 @RULES.in_session("a READOUT that is refused leaves the one before", page=KEPT)
 def _(device: Device, client: Client) -> None:
-    device.must_offer("readout")
+    device.must_have("readout")
     u, fits = device.u(), _weights(client, "f4")
     client.load_readout(fits)
     client.reset()
@@ -371,13 +358,12 @@ def _(device: Device, client: Client) -> None:
     client.refused(codec.READOUT, codec.E_CONFIGURATION, payload=codec.pack_named(unfit))
     client.reset()
     second = client.run(u, flags=codec.OUTPUTS)
-    if device.spec.get("deterministic"):
-        close(first, second, "outputs before and after a READOUT that was refused")
+    device.must_agree(first, second, "outputs before and after a READOUT that was refused")
 
 
 @RULES.rule("a readout ends with the session", page=KEPT)
 def _(device: Device) -> None:
-    device.must_offer("readout")
+    device.must_have("readout")
     with device.session() as client:
         client.load_readout(_weights(client, "f4"))
     with device.session() as client:
@@ -386,7 +372,7 @@ def _(device: Device) -> None:
 
 @RULES.in_session("READOUT that does not fit gets error 17", page=CONFIGURATION)
 def _(device: Device, client: Client) -> None:
-    device.must_offer("readout")
+    device.must_have("readout")
     fits = _weights(client, "f4")
     for change in (
         {"weights": np.zeros((2, client.nodes + 1), "f4")},
@@ -456,16 +442,15 @@ def _(device: Device) -> None:
             device.must_keep_state(client, refused, "SET of values that are refused")
 
 
-@RULES.rule("GET answers with a number for each name, and changes nothing", page="GET changes nothing.")
-def _(device: Device) -> None:
+@RULES.in_session("GET answers with a number for each name, and changes nothing", page="GET changes nothing.")
+def _(device: Device, client: Client) -> None:
     names = [*(device.spec.get("knobs") or {}), *(device.spec.get("monitors") or {})]
     if not names:
         raise NotOffered("the device declares neither knobs nor monitors")
-    with device.session() as client:
 
-        def read(_: int) -> None:
-            found = client.asked(codec.GET, codec.to_msgpack({"names": names}))
-            if set(found) != set(names) or not all(one is None or is_number(one) for one in found.values()):
-                raise Broken(f"GET of {names} was answered with {found}")
+    def read(_: int) -> None:
+        found = client.asked(codec.GET, codec.to_msgpack({"names": names}))
+        if set(found) != set(names) or not all(one is None or codec.is_number(one) for one in found.values()):
+            raise Broken(f"GET of {names} was answered with {found}")
 
-        device.must_keep_state(client, read, "GET")
+    device.must_keep_state(client, read, "GET")

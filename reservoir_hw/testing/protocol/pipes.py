@@ -10,14 +10,14 @@ import socket
 import struct
 import time
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any, TypeAlias
 
 import zmq
 import zmq.utils.monitor
 
 from reservoir_hw.core.errors import DeviceDisconnected, DeviceTimeout
 from reservoir_hw.testing.protocol import codec
-from reservoir_hw.testing.protocol.outcomes import NotThePage
+from reservoir_hw.testing.protocol.ledger import NotThePage
 
 CONNECT_S = 5.0
 LARGEST_PACKET = 65536
@@ -31,28 +31,8 @@ CREDENTIALS = struct.Struct("iII")
 NOBODY = "nobody listens there. Is the server running, and the address right?"
 
 
-class Pipe(Protocol):
-    """Messages of several frames, whole and in order."""
-
-    def send(self, frames: Sequence[bytes]) -> None:
-        """Send a message; `TimeoutError` or `OSError` if it does not go out."""
-        ...
-
-    def receive(self) -> list[bytes]:
-        """The frames of the message that is there; `NotThePage` if it has none."""
-        ...
-
-    def waits(self, seconds: float) -> bool:
-        """Whether a message is there within so many seconds."""
-        ...
-
-    def close(self) -> None:
-        """Go."""
-        ...
-
-
 class Dealer:
-    """A ZeroMQ socket."""
+    """A ZeroMQ socket: messages of several frames, whole and in order."""
 
     def __init__(self, context: zmq.Context[zmq.Socket[bytes]], address: str) -> None:
         self._socket = _dealer(context, address)
@@ -60,7 +40,7 @@ class Dealer:
         self._socket.connect(address)
 
     def send(self, frames: Sequence[bytes]) -> None:
-        """Send a message."""
+        """Send a message; `TimeoutError` or `OSError` if it does not go out."""
         try:
             self._socket.send_multipart(frames, copy=False)
         except zmq.Again:
@@ -117,7 +97,7 @@ class Packets:
         socket.send_fds(self._socket, list(parts), list(descriptors))
 
     def receive(self) -> list[bytes]:
-        """The next message."""
+        """The frames of the next message; `NotThePage` if it has none."""
         packet, descriptors, flags, _ = socket.recv_fds(self._socket, LARGEST_PACKET + 1, 4)
         try:
             if not packet:
@@ -177,6 +157,9 @@ class Packets:
             self.ring.close()
 
 
+Pipe: TypeAlias = Dealer | Packets
+
+
 def _content(descriptor: int, length: int) -> bytes:
     """So many bytes of a memfd, or fewer."""
     return os.pread(descriptor, min(length, os.fstat(descriptor).st_size), 0)
@@ -184,8 +167,7 @@ def _content(descriptor: int, length: int) -> bytes:
 
 def prefix(length: int, place: int) -> bytes:
     """What stands before the header in a packet."""
-    front = struct.pack("<QB3s", length, place, bytes(3))
-    return front + struct.pack("<I", codec.crc32c(front))
+    return codec.sealed(struct.pack("<QB3s", length, place, bytes(3)))
 
 
 def memfd(size: int, content: bytes = b"", *, seals: int = SEALS) -> int:

@@ -9,13 +9,14 @@ import stat
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from typing import Any
+
+import numpy as np
 
 from reservoir_hw.testing.protocol import codec
 from reservoir_hw.testing.protocol.client import Client
 from reservoir_hw.testing.protocol.codec import Header
-from reservoir_hw.testing.protocol.device import Device, same
-from reservoir_hw.testing.protocol.outcomes import Broken, NotOffered
+from reservoir_hw.testing.protocol.device import Device
+from reservoir_hw.testing.protocol.ledger import Broken, NotOffered
 from reservoir_hw.testing.protocol.pipes import INLINE, LARGEST_PACKET, MEMFD, SEALS, SLOT, Packets, memfd, prefix
 from reservoir_hw.testing.protocol.rules import Rules
 
@@ -35,38 +36,36 @@ ENDS = "the session ends as by `goodbye`."
 SOON_S = 0.5
 
 
-def _must_be_unix(device: Device) -> None:
-    if not device.is_unix:
-        raise NotOffered(f"{device.address} is not unix://")
-
-
-def _packets(device: Device, client: Client) -> Packets:
-    _must_be_unix(device)
-    assert isinstance(client.data, Packets)
+def _packets(client: Client) -> Packets:
+    if not isinstance(client.data, Packets):
+        raise NotOffered("the device is not at unix://")
     return client.data
 
 
-@contextlib.contextmanager
-def _packet_session(device: Device) -> Iterator[tuple[Client, Packets]]:
-    with device.session() as client:
-        yield client, _packets(device, client)
-
-
-def _send(
-    client: Client, data: Packets, header: Header, payload: bytes, front: bytes, descriptors: Sequence[int] = ()
-) -> Header:
+def _send(client: Client, header: Header, payload: bytes, front: bytes, descriptors: Sequence[int] = ()) -> Header:
     """A request in a packet with these first 16 bytes; the payload is inline unless they name another place."""
     packed = codec.pack_data(header, payload)[0]
     inline = payload if front[8] == INLINE else b""
-    data.send_packet(front, packed, inline, descriptors=descriptors)
+    _packets(client).send_packet(front, packed, inline, descriptors=descriptors)
     client.sent = max(client.sent, header.request)
     return header
 
 
-@RULES.rule("the sockets have mode 0600", page="The files have mode 0600")
-def _(device: Device) -> None:
-    with device.session() as client:
-        _packets(device, client)
+def _refused(client: Client, u: np.ndarray, code: int, front: bytes, descriptors: Sequence[int] = ()) -> None:
+    """A RUN in such a packet gets this error, and the next one is done."""
+    client.failed(_send(client, client.head_of_run(u), u.tobytes(), front, descriptors), code)
+    client.from_rest(u)
+
+
+def _untrusted(client: Client, header: Header, payload: bytes, front: bytes, descriptors: Sequence[int] = ()) -> None:
+    """Such a packet gets error 4 with request 0, and is not counted."""
+    _packets(client).send_packet(front, codec.pack_data(header, payload)[0], payload, descriptors=descriptors)
+    client.must_be_untrusted()
+
+
+@RULES.in_session("the sockets have mode 0600", page="The files have mode 0600")
+def _(device: Device, client: Client) -> None:
+    _packets(client)
     for address in (device.address, device.control_address):
         path = address.removeprefix("unix://")
         mode = stat.S_IMODE(os.stat(path).st_mode)
@@ -74,65 +73,55 @@ def _(device: Device) -> None:
             raise Broken(f"{path} has mode {mode:o}")
 
 
-@RULES.rule("who asks for no terms gets no ring, and checksums", page="Missing or 0: no ring")
-def _(device: Device) -> None:
-    with _packet_session(device) as (client, _):
-        terms = client.welcome.get("checksums", True), client.welcome.get("slot_bytes", 0)
-        if terms != (True, 0):
-            raise Broken(f"checksums and slot_bytes of the welcome are {terms}")
+@RULES.in_session("who asks for no terms gets no ring, and checksums", page="Missing or 0: no ring")
+def _(_: Device, client: Client) -> None:
+    _packets(client)
+    terms = client.welcome.get("checksums", True), client.welcome.get("slot_bytes", 0)
+    if terms != (True, 0):
+        raise Broken(f"checksums and slot_bytes of the welcome are {terms}")
 
 
 def _bad_prefix(device: Device, *, spoil: Callable[[bytes], bytes]) -> None:
-    with _packet_session(device) as (client, data):
+    with device.session() as client:
         u = device.u()
         client.reset()
-        header, payload = codec.pack_data(client.head_of_run(u), u.tobytes())
-        data.send_packet(spoil(prefix(len(payload), INLINE)), header, payload)
-        client.must_be_untrusted()
+        _untrusted(client, client.head_of_run(u), u.tobytes(), spoil(prefix(u.nbytes, INLINE)))
         client.run(u)
-
-
-def _sealed(front: bytes) -> bytes:
-    return front[:12] + codec.crc32c(front[:12]).to_bytes(4, "little")
 
 
 for _title, _spoil in {
     "a wrong checksum of the first bytes": lambda front: front[:15] + bytes([front[15] ^ 1]),
     "another length, checksum wrong": lambda front: bytes([front[0] ^ 1]) + front[1:],
-    "byte 9 not 0": lambda front: _sealed(front[:9] + b"\1" + front[10:]),
-    "place 3": lambda front: _sealed(front[:8] + b"\3" + front[9:]),
+    "byte 9 not 0": lambda front: codec.sealed(front[:9] + b"\1" + front[10:12]),
+    "place 3": lambda front: codec.sealed(front[:8] + b"\3" + front[9:12]),
 }.items():
     RULES.add(f"{_title}: error 4 with request 0, not counted", PREFIX, _bad_prefix, spoil=_spoil)
 
 
-@RULES.rule(
+@RULES.in_session(
     "a descriptor that nobody asked for: error 4 with request 0, not counted",
     page="A packet with another number of file descriptors than its place asks for is one, too.",
 )
-def _(device: Device) -> None:
-    with _packet_session(device) as (client, data), _segment(4096) as segment:
-        u = device.u()
-        client.reset()
-        header, payload = codec.pack_data(client.head_of_run(u), u.tobytes())
-        data.send_packet(prefix(len(payload), INLINE), header, payload, descriptors=[segment])
-        client.must_be_untrusted()
-        data.send_packet(prefix(len(payload), MEMFD), header)
-        client.must_be_untrusted()
-        client.run(u)
+def _(device: Device, client: Client) -> None:
+    u = device.u()
+    client.reset()
+    with _segment(4096) as segment:
+        _untrusted(client, client.head_of_run(u), u.tobytes(), prefix(u.nbytes, INLINE), [segment])
+    header = codec.pack_data(client.head_of_run(u), u.tobytes())[0]
+    _packets(client).send_packet(prefix(u.nbytes, MEMFD), header)
+    client.must_be_untrusted()
+    client.run(u)
 
 
-@RULES.rule(
+@RULES.in_session(
     "a packet of more than 65,536 bytes: error 4 with request 0, not counted",
     page="A longer packet arrives cut (`MSG_TRUNC`), and counts as malformed.",
 )
-def _(device: Device) -> None:
-    with _packet_session(device) as (client, data):
-        u = device.u()
-        client.reset()
-        header, _ = codec.pack_data(client.head_of_run(u), bytes(LARGEST_PACKET))
-        data.send_packet(prefix(LARGEST_PACKET, INLINE), header, bytes(LARGEST_PACKET))
-        client.must_be_untrusted()
-        client.run(u)
+def _(device: Device, client: Client) -> None:
+    u = device.u()
+    client.reset()
+    _untrusted(client, client.head_of_run(u), bytes(LARGEST_PACKET), prefix(LARGEST_PACKET, INLINE))
+    client.run(u)
 
 
 @contextlib.contextmanager
@@ -144,82 +133,64 @@ def _segment(size: int, content: bytes = b"", *, seals: int = SEALS) -> Iterator
         os.close(descriptor)
 
 
-@RULES.rule("an inline payload of another length than said: error 4", page=CANNOT)
-def _(device: Device) -> None:
-    with _packet_session(device) as (client, data):
-        u = device.u()
-        for more in (1, -1):
-            client.reset()
-            header = _send(client, data, client.head_of_run(u), u.tobytes(), prefix(u.nbytes + more, INLINE))
-            client.failed(header, codec.E_MALFORMED)
+@RULES.in_session("an inline payload of another length than said: error 4", page=CANNOT)
+def _(device: Device, client: Client) -> None:
+    u = device.u()
+    for more in (1, -1):
+        _refused(client, u, codec.E_MALFORMED, prefix(u.nbytes + more, INLINE))
 
 
-@RULES.rule("a payload in a memfd of its own is a payload", page="*Memfd* is for all that does not fit elsewhere")
-def _(device: Device) -> None:
-    with _packet_session(device) as (client, data), _segment(4096, device.u().tobytes()) as segment:
-        u = device.u()
-        inline = client.from_rest(u)
-        client.reset()
-        header = _send(client, data, client.head_of_run(u), u.tobytes(), prefix(u.nbytes, MEMFD), [segment])
-        states = client.states(header)
-        if device.spec.get("deterministic"):
-            same(inline, states, "the same RUN inline, and in a memfd")
+@RULES.in_session("a payload in a memfd of its own is a payload", page="*Memfd* is for all that does not fit elsewhere")
+def _(device: Device, client: Client) -> None:
+    u = device.u()
+    inline = client.from_rest(u)
+    client.reset()
+    with _segment(4096, u.tobytes()) as segment:
+        header = _send(client, client.head_of_run(u), u.tobytes(), prefix(u.nbytes, MEMFD), [segment])
+        device.must_agree(inline, client.states(header), "the same RUN inline, and in a memfd", exact=True)
 
 
-@RULES.rule("a memfd that ends too early: error 4", page=CANNOT)
-def _(device: Device) -> None:
-    with _packet_session(device) as (client, data), _segment(1, b"x") as segment:
-        u = device.u()
-        header = _send(client, data, client.head_of_run(u), u.tobytes(), prefix(u.nbytes, MEMFD), [segment])
-        client.failed(header, codec.E_MALFORMED)
-        client.from_rest(u)
+@RULES.in_session("a memfd that ends too early: error 4", page=CANNOT)
+def _(device: Device, client: Client) -> None:
+    u = device.u()
+    with _segment(1, b"x") as segment:
+        _refused(client, u, codec.E_MALFORMED, prefix(u.nbytes, MEMFD), [segment])
 
 
-@RULES.rule(
+@RULES.in_session(
     "bytes behind the header of a payload that lies elsewhere: error 4",
     page="or if the packet goes on behind the header although the payload lies elsewhere.",
 )
-def _(device: Device) -> None:
-    with _packet_session(device) as (client, data), _segment(4096, device.u().tobytes()) as segment:
-        u = device.u()
-        header = client.head_of_run(u)
-        data.send_packet(prefix(u.nbytes, MEMFD), codec.pack_data(header, u.tobytes())[0], b"x", descriptors=[segment])
+def _(device: Device, client: Client) -> None:
+    u = device.u()
+    header = client.head_of_run(u)
+    front, packed = prefix(u.nbytes, MEMFD), codec.pack_data(header, u.tobytes())[0]
+    with _segment(4096, u.tobytes()) as segment:
+        _packets(client).send_packet(front, packed, b"x", descriptors=[segment])
         client.sent += 1
         client.failed(header, codec.E_MALFORMED)
         client.from_rest(u)
 
 
-@RULES.rule("a payload of more than max_frame_bytes: error 9", page="9 if the length is more than `max_frame_bytes`")
-def _(device: Device) -> None:
-    with _packet_session(device) as (client, data), _segment(device.welcome["max_frame_bytes"] + 1) as segment:
-        u = device.u()
-        front = prefix(device.welcome["max_frame_bytes"] + 1, MEMFD)
-        client.failed(_send(client, data, client.head_of_run(u), u.tobytes(), front, [segment]), codec.E_TOO_LARGE)
-        client.from_rest(u)
+@RULES.in_session(
+    "a payload of more than max_frame_bytes: error 9", page="9 if the length is more than `max_frame_bytes`"
+)
+def _(device: Device, client: Client) -> None:
+    size = device.welcome["max_frame_bytes"] + 1
+    with _segment(size) as segment:
+        _refused(client, device.u(), codec.E_TOO_LARGE, prefix(size, MEMFD), [segment])
 
 
-@RULES.rule(
+@RULES.in_session(
     "a slot where there is no ring: error 4",
     page="4 if a slot is named that does not exist or is shorter than the length",
 )
-def _(device: Device) -> None:
-    with _packet_session(device) as (client, data):
-        u = device.u()
-        client.failed(
-            _send(client, data, client.head_of_run(u), u.tobytes(), prefix(u.nbytes, SLOT)), codec.E_MALFORMED
-        )
-        client.from_rest(u)
+def _(device: Device, client: Client) -> None:
+    u = device.u()
+    _refused(client, u, codec.E_MALFORMED, prefix(u.nbytes, SLOT))
 
 
 # ---- terms ------------------------------------------------------------------------------------------
-
-
-@contextlib.contextmanager
-def _asking(device: Device, **terms: Any) -> Iterator[tuple[Client, Packets]]:
-    """A client that was let in with these terms, and has not attached."""
-    _must_be_unix(device)
-    with device.let_in(**terms) as client:
-        yield client, _packets(device, client)
 
 
 def _ring_bytes(client: Client) -> int:
@@ -232,8 +203,8 @@ def _ring_bytes(client: Client) -> int:
     return 2 * client.welcome["credits"] * slot_bytes
 
 
-def _attach(client: Client, data: Packets, descriptors: Sequence[int]) -> Header:
-    return _send(client, data, client.head(codec.ATTACH), b"", prefix(0, INLINE), descriptors)
+def _attach(client: Client, descriptors: Sequence[int]) -> Header:
+    return _send(client, client.head(codec.ATTACH), b"", prefix(0, INLINE), descriptors)
 
 
 @RULES.rule(
@@ -241,7 +212,6 @@ def _attach(client: Client, data: Packets, descriptors: Sequence[int]) -> Header
     page="Request n has slot i = (n − 1) mod `credits`.",
 )
 def _(device: Device) -> None:
-    _must_be_unix(device)
     runs = [device.u(), device.long_run(LARGE_S, at_most=2 * LARGE)]
     with device.session() as client:
         before = [client.from_rest(u) for u in runs]
@@ -254,26 +224,24 @@ def _(device: Device) -> None:
             header = client.head_of_run(u)
             at = (header.request - 1) % data.credits * data.slot_bytes
             ring[at : at + u.nbytes] = u.tobytes()
-            states = client.states(_send(client, data, header, u.tobytes(), prefix(u.nbytes, SLOT)))
-            if device.spec.get("deterministic"):
-                same(
-                    before[number % 2], states, f"the same RUN without a ring, and in a slot (request {header.request})"
-                )
+            states = client.states(_send(client, header, u.tobytes(), prefix(u.nbytes, SLOT)))
+            what = f"the same RUN without a ring, and in a slot (request {header.request})"
+            device.must_agree(before[number % 2], states, what, exact=True)
         if data.slot_bytes < client.welcome["max_frame_bytes"]:
             client.reset()
             header, front = client.head_of_run(runs[0]), prefix(data.slot_bytes + 1, SLOT)
-            client.failed(_send(client, data, header, runs[0].tobytes(), front), codec.E_MALFORMED)
+            client.failed(_send(client, header, runs[0].tobytes(), front), codec.E_MALFORMED)
 
 
 @contextlib.contextmanager
 def _ring_session(device: Device) -> Iterator[tuple[Client, Packets, mmap.mmap]]:
     """A client that has the device, and a ring."""
-    with _asking(device, slot_bytes=WANTED) as (client, data):
-        size = _ring_bytes(client)
+    with device.let_in(slot_bytes=WANTED) as client:
+        size, data = _ring_bytes(client), _packets(client)
         data.slot_bytes, data.credits = client.welcome["slot_bytes"], client.welcome["credits"]
         with _segment(size) as segment:
             data.ring = mmap.mmap(segment, size)
-            reply = client.done(_attach(client, data, [segment]))
+            reply = client.done(_attach(client, [segment]))
         client.declared(client.map_in(reply.payload, reply.frames), reply.frames)
         yield client, data, data.ring
 
@@ -283,12 +251,11 @@ def _ring_session(device: Device) -> Iterator[tuple[Client, Packets, mmap.mmap]]
     page="**Errors that answer no counted request** (request 0, or error 3) never use a slot",
 )
 def _(device: Device) -> None:
-    _must_be_unix(device)
     with _ring_session(device) as (client, data, _):
         u = device.u()
         client.from_rest(u)
         foreign = replace(client.head_of_run(u), session=client.session ^ 1)
-        client.failed(_send(client, data, foreign, u.tobytes(), prefix(u.nbytes, INLINE)), codec.E_NO_SESSION)
+        client.failed(_send(client, foreign, u.tobytes(), prefix(u.nbytes, INLINE)), codec.E_NO_SESSION)
         client.sent -= 1
         _must_not_be_in_a_slot(device, data)
         header, payload = codec.pack_data(client.head_of_run(u), u.tobytes())
@@ -305,10 +272,10 @@ def _must_not_be_in_a_slot(device: Device, data: Packets) -> None:
 
 def _bad_ring(device: Device, *, extra: int, seals: int) -> None:
     with (
-        _asking(device, slot_bytes=WANTED) as (client, data),
+        device.let_in(slot_bytes=WANTED) as client,
         _segment(_ring_bytes(client) + extra, seals=seals) as segment,
     ):
-        client.failed(_attach(client, data, [segment]), codec.E_CONFIGURATION)
+        client.failed(_attach(client, [segment]), codec.E_CONFIGURATION)
 
 
 for _title, _extra, _seals in (
@@ -323,7 +290,7 @@ for _title, _extra, _seals in (
 @RULES.rule("terms of another type: error 4", page="where one has another type, gets error 4.")
 def _(device: Device) -> None:
     with device.client() as client:
-        _packets(device, client)
+        _packets(client)
         hello = {"versions": [1], "client": "check", "nonce": bytes(16)}
         for terms in ({"checksums": "no"}, {"slot_bytes": "4096"}):
             client.turned_down("hello", codec.E_MALFORMED, **hello, **terms)
@@ -333,15 +300,15 @@ def _(device: Device) -> None:
 
 @RULES.rule("ATTACH without the segment that was agreed on: error 17", page=TERMS)
 def _(device: Device) -> None:
-    with _asking(device, slot_bytes=WANTED) as (client, data):
+    with device.let_in(slot_bytes=WANTED) as client:
         _ring_bytes(client)
-        client.failed(_attach(client, data, []), codec.E_CONFIGURATION)
+        client.failed(_attach(client, []), codec.E_CONFIGURATION)
 
 
 @RULES.rule("ATTACH with a segment that was not agreed on: error 17", page=TERMS)
 def _(device: Device) -> None:
-    with _asking(device) as (client, data), _segment(4096) as segment:
-        client.failed(_attach(client, data, [segment]), codec.E_CONFIGURATION)
+    with device.let_in() as client, _segment(4096) as segment:
+        client.failed(_attach(client, [segment]), codec.E_CONFIGURATION)
 
 
 @RULES.rule(
@@ -353,25 +320,23 @@ def _(device: Device) -> None:
     u = device.u()
     with device.session() as client:
         before = client.from_rest(u)
-    with _asking(device, checksums=False) as (client, data):
+    with device.let_in(checksums=False) as client:
         if client.welcome.get("checksums", True):
             raise NotOffered("the device insists on checksums")
         client.attach()
         for crc in (0, 1):
             client.reset()
             header = client.head_of_run(u)
-            front = codec.pack_data(header)[0][:72] + crc.to_bytes(4, "little")
-            front += codec.crc32c(front).to_bytes(4, "little")
-            data.send_packet(prefix(u.nbytes, INLINE), front, u.tobytes())
+            front = codec.sealed(codec.pack_data(header)[0][:72] + crc.to_bytes(4, "little"))
+            _packets(client).send_packet(prefix(u.nbytes, INLINE), front, u.tobytes())
             client.sent += 1
             states = client.states(header)
-            if device.spec.get("deterministic"):
-                same(before, states, "the same RUN with checksums, and without")
+            device.must_agree(before, states, "the same RUN with checksums, and without", exact=True)
 
 
 def _ends(device: Device, *, control: bool) -> None:
     with device.client() as client, device.client("the next one") as other:
-        _packets(device, client)
+        _packets(client)
         device.welcomed(client)
         client.attach()
         began = time.monotonic()

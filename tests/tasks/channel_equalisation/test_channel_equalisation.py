@@ -72,7 +72,7 @@ def test_metrics() -> None:
     counted = one.evaluate(wrong)
     assert counted.metrics["symbol_error_rate"] == 0.01
     assert int(counted.arrays["errors"]) == 10
-    assert int(counted.arrays["symbols"]) == 1000
+    assert int(counted.arrays["trials"]) == 1000
     assert counted.metrics["nmse"] > 0
 
 

@@ -15,9 +15,8 @@ from sklearn.metrics import roc_auc_score
 from reservoir_hw.core.errors import ConfigurationError
 from reservoir_hw.readout.baselines.ngram import BigramConfig, TrigramConfig
 from reservoir_hw.tasks.elman_grammar.grammar import DISTANCES, VOCABULARY, Productions, language
-from reservoir_hw.tasks.elman_grammar.metrics import auc, roc
 from reservoir_hw.tasks.elman_grammar.report import AGREEMENT_ERROR, VERB_SHARES
-from reservoir_hw.tasks.elman_grammar.task import PROBE, ElmanGrammar
+from reservoir_hw.tasks.elman_grammar.task import PROBE, ElmanGrammar, auc, roc
 from reservoir_hw.tasks.task import Row, Split
 
 NOUNS = {"boy", "girl", "cat", "dog", "john", "mary"}
@@ -231,7 +230,7 @@ def test_probabilities_are_the_frequencies_of_an_independent_sampler() -> None:
 
 def test_corpus_is_that_of_the_paper() -> None:
     spoken = language()
-    length = float(spoken.probability @ spoken.lengths)
+    length = float(spoken.probability @ (spoken.classes >= 0).sum(axis=1))
     assert length == pytest.approx(6.37, abs=0.01)
     assert spoken.probability @ spoken.is_complex == pytest.approx(0.75)
     verbs = np.array([spoken.probability @ (spoken.distances == distance).sum(axis=1) for distance in DISTANCES])
@@ -326,9 +325,9 @@ def test_corpus_is_read_and_divided(tmp_path: Path) -> None:
     lines = [f"a{number % 30} b{number % 7} c" for number in range(300)]
     path = corpus(tmp_path, ("\n".join(lines) + " .\n").encode())
     one = ElmanGrammar(corpus=path)
-    assert len(one.vocabulary) == 30 + 7 + 2
+    assert len(one.words) == 30 + 7 + 2
     train, test = (
-        " ".join(one.vocabulary[number] for number in all_symbols(split)).removesuffix(" .").split(" . ")
+        " ".join(one.words[number] for number in all_symbols(split)).removesuffix(" .").split(" . ")
         for split in (one.train, one.test)
     )
     assert len(train) + len(test) == 300
@@ -336,7 +335,7 @@ def test_corpus_is_read_and_divided(tmp_path: Path) -> None:
     assert len(set(test)) == 21
     assert {*train, *test} == set(lines)
     assert one.probabilities is None
-    assert one.test.targets.shape[2] == one.outputs == len(one.vocabulary)
+    assert one.test.targets.shape[2] == one.outputs == len(one.words)
 
 
 def files_of(folder: Path, train: Sequence[Sequence[str]], test: Sequence[Sequence[str]]) -> dict[str, str]:
@@ -354,8 +353,8 @@ def test_files_with_words_of_the_grammar_are_judged_like_generated_sentences(
     train, test = split_sentences(generated)
     one = ElmanGrammar(corpus=files_of(tmp_path, train, test))
     assert one.remark == ""
-    assert one.vocabulary == tuple(sorted(VOCABULARY))
-    order = [VOCABULARY.index(word) for word in one.vocabulary]
+    assert one.words == tuple(sorted(VOCABULARY))
+    order = [VOCABULARY.index(word) for word in one.words]
     np.testing.assert_array_equal(one.train.inputs, generated.train.inputs[..., order])
     steps = one.test.inputs.shape[1]
     np.testing.assert_array_equal(one.test.inputs, generated.test.inputs[:, :steps, order])

@@ -13,7 +13,7 @@ import typer
 from reservoir_hw.cli.errors import DEVICE
 from reservoir_hw.cli.options import InputRangeOption, InputsOption, JsonOption, SetOption
 from reservoir_hw.cli.show import own_stdout, print_facts, print_json, progress_bar
-from reservoir_hw.core.errors import ConfigurationError, MissingExtra
+from reservoir_hw.core.errors import ConfigurationError, extra
 
 app = typer.Typer(help="A device: what it is, how fast it answers, keys.", no_args_is_help=True)
 
@@ -227,10 +227,8 @@ def keys(
     folder: Annotated[Path, typer.Option(metavar="DIR", help="Where the two files are made.")] = Path(),
 ) -> None:
     """Make a CURVE key pair for `serve` or `kind: zmq`, in two files. An existing file is never replaced."""
-    try:
+    with extra("zmq", "keys need pyzmq"):
         from reservoir_hw.drivers.zeromq import make_keys
-    except ImportError as error:
-        raise MissingExtra("keys need pyzmq: pip install 'reservoir-hw[zmq]'") from error
     if re.fullmatch(r"\w[\w.-]*", name) is None:
         raise ConfigurationError(
             f"{name!r} is no name (letters, digits, - and .); --folder says where the keys are made"

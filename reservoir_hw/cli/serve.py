@@ -12,7 +12,7 @@ import typer
 
 from reservoir_hw.cli import serve_check
 from reservoir_hw.cli.options import InputsOption, SetOption
-from reservoir_hw.core.errors import ConfigurationError, MissingExtra
+from reservoir_hw.core.errors import ConfigurationError, extra
 from reservoir_hw.core.interrupts import StopOnSignals
 
 if TYPE_CHECKING:
@@ -116,12 +116,10 @@ def serve(
         raise ConfigurationError("--junit is what --check ADDRESS writes; without it nothing is looked at")
     from reservoir_hw.experiment.devices.info import reservoirs_from_file
 
-    try:
+    with extra("zmq", "serving needs pyzmq"):
         from reservoir_hw.drivers.zeromq.addresses import layer_address
         from reservoir_hw.serving import Server
         from reservoir_hw.serving.server import run_together
-    except ImportError as error:
-        raise MissingExtra("serving needs pyzmq: pip install 'reservoir-hw[zmq]'") from error
     _log(as_json=json)
     allowed = _allowed(secret_key, clients)
     largest = _bytes(max_message)

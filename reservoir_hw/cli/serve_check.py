@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from reservoir_hw.core.errors import ConfigurationError, MissingExtra
+from reservoir_hw.core.errors import ConfigurationError, extra
 from reservoir_hw.core.files import must_be_writable
 
 if TYPE_CHECKING:
@@ -43,12 +43,10 @@ def look(address: str, control: str | None, junit: Path | None, *, as_json: bool
 
     from reservoir_hw.cli.show import print_facts, print_json, print_tables
 
-    try:
+    with extra("zmq", "looking at a server needs pyzmq"):
         from reservoir_hw.testing.protocol import lease
         from reservoir_hw.testing.protocol.check import check
         from reservoir_hw.testing.protocol.outcomes import Broken
-    except ImportError as error:
-        raise MissingExtra("looking at a server needs pyzmq: pip install 'reservoir-hw[zmq]'") from error
     if junit is not None:
         # Before the device is driven: what is found must have a place.
         must_be_writable(junit, "the JUnit XML")

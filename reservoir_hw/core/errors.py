@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 
@@ -114,3 +116,12 @@ def text_of(error: BaseException) -> str:
         return str(error)
     except Exception:
         return "(an error whose message cannot be read)"
+
+
+@contextmanager
+def extra(name: str, why: str) -> Iterator[None]:
+    """Around imports that need an extra: where one fails, `MissingExtra` says `why`, and the pip command."""
+    try:
+        yield
+    except ImportError as error:
+        raise MissingExtra(f"{why}: pip install 'reservoir-hw[{name}]' ({error})") from error

@@ -14,7 +14,7 @@ from typing import Any, ClassVar, Self, TypeAlias
 
 import numpy as np
 
-from reservoir_hw.core.errors import ConfigurationError, InputRangeError, MissingExtra
+from reservoir_hw.core.errors import ConfigurationError, InputRangeError, extra
 from reservoir_hw.core.files import replace_file
 
 FORMAT = "reservoir_hw.tokenizer"
@@ -314,10 +314,8 @@ def parse_tokenizer(text: str | bytes, name: str) -> Tokenizer:
 
 
 def _tokenizers() -> Any:
-    try:
+    with extra("train", "byte pairs need tokenizers"):
         import tokenizers
-    except ImportError as error:
-        raise MissingExtra(f"byte pairs need tokenizers: pip install 'reservoir-hw[train]' ({error})") from error
     return tokenizers
 
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from reservoir_hw.core.errors import ConfigurationError, MissingExtra, ReservoirError
+from reservoir_hw.core.errors import ConfigurationError, ReservoirError, extra
 
 Place = Callable[[int], str]
 """Where a row of a column stands, for a message."""
@@ -231,8 +231,6 @@ class ArraysTable(Table):
 
 def parquet(content: Any, where: str) -> ParquetTable:
     """The table in a parquet file: a path or an open file. Raises `MissingExtra` without pyarrow."""
-    try:
+    with extra("tables", f"{where} is parquet, which needs pyarrow"):
         from pyarrow.parquet import ParquetFile
-    except ImportError as error:
-        raise MissingExtra(f"{where} is parquet, which needs pyarrow: pip install 'reservoir-hw[tables]'") from error
     return ParquetTable(ParquetFile(content), where)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from reservoir_hw.core.errors import ConfigurationError, MissingExtra
+from reservoir_hw.core.errors import ConfigurationError, extra
 from reservoir_hw.experiment.deploy.export_models import export_model, export_readout
 from reservoir_hw.experiment.deploy.job import REPLAYED, ExportJob, ExportResult, Precision, Target
 from reservoir_hw.experiment.deploy.trained import TrainedRow, trained_row
@@ -137,8 +137,6 @@ def _require_export() -> None:
     """One sentence where the extra is missing, before anything is driven."""
     from reservoir_hw.readout.edge.sessions import import_onnxruntime
 
-    try:
+    with extra("export", "export needs onnx"):
         import onnx  # noqa: F401
-    except ImportError as error:
-        raise MissingExtra(f"export needs onnx: pip install 'reservoir-hw[export]' ({error})") from error
     import_onnxruntime()

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 import typer
 
 from reservoir_hw.cli.options import JsonOption
-from reservoir_hw.cli.show import print_facts, print_json, print_tables
+from reservoir_hw.cli.show import print_facts, print_json, print_tables, say
 
 if TYPE_CHECKING:
     from reservoir_hw.readout.edge.bundle import Difference
@@ -70,7 +70,7 @@ def verify(bundle: BundlePath, json: JsonOption = False) -> None:
             typer.echo(remark)
     if not found.passed:
         wrong = [str(segment.segment) for segment in found.segments if not segment.passed]
-        typer.echo(f"{bundle}: outputs differ from the golden ones in segment {', '.join(wrong)}", err=True)
+        say(f"{bundle}: outputs differ from the golden ones in segment {', '.join(wrong)}")
         raise typer.Exit(1)
 
 

@@ -12,7 +12,7 @@ import typer
 
 from reservoir_hw.cli.errors import DEVICE
 from reservoir_hw.cli.options import InputRangeOption, InputsOption, JsonOption, SetOption
-from reservoir_hw.cli.show import own_stdout, print_facts, print_json, progress_bar
+from reservoir_hw.cli.show import own_stdout, print_facts, print_json, progress_bar, say
 from reservoir_hw.core.errors import ConfigurationError, extra
 
 app = typer.Typer(help="A device: what it is, how fast it answers, keys.", no_args_is_help=True)
@@ -124,7 +124,7 @@ def find(
         if not found:
             typer.echo("nothing was found; instruments on raw sockets and served devices are asked by their address")
     for remark in remarks:
-        typer.echo(remark, err=True)
+        say(remark)
     if addresses and any(one.problem for one in found):
         raise typer.Exit(DEVICE)
 

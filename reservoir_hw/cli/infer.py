@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TextIO
 import typer
 
 from reservoir_hw.cli.options import JsonOption
-from reservoir_hw.cli.show import own_stdout, print_json, print_tables, progress_bar
+from reservoir_hw.cli.show import own_stdout, print_json, print_tables, progress_bar, say
 from reservoir_hw.core.errors import ConfigurationError, StreamStopped
 
 if TYPE_CHECKING:
@@ -131,13 +131,13 @@ def infer(
         with EdgeRunner(bundle, reservoir, any_device=any_device, repetitions=repetitions, expect=expect) as runner:
             loss = runner.manifest.loss
             if loss is not None and (loss.accepted or loss.judged_on == "nothing"):
-                typer.echo(loss, err=True)
+                say(str(loss))
             facts |= {"model": runner.manifest.model, "precision": runner.manifest.precision}
             facts["casts"] = [asdict(cast) for cast in runner.casts]
             if verify_probe:
                 facts["probe"] = check_probe(runner)
                 for number, seen in enumerate(facts["probe"]):
-                    typer.echo(f"reservoir {number} answers as recorded: deviation {seen['deviation']:.2f}", err=True)
+                    say(f"reservoir {number} answers as recorded: deviation {seen['deviation']:.2f}")
             if runner.manifest.input.dtype == "int64":
                 if prompt is None:
                     raise ConfigurationError(f"{runner.manifest.model} continues a text: give it with --prompt TEXT")
@@ -165,7 +165,7 @@ def infer(
                 read = read_options(delimiter, decimal, skip_lines)
                 if forecast is not None and outside != "pass":
                     raise ConfigurationError(f"--outside {outside} is about answers to rows: not with --forecast")
-                watch = Watch(runner, outside, lambda said: typer.echo(said, err=True))
+                watch = Watch(runner, outside, say)
                 if warmup != "none":
                     watch.washout = runner.washout if forecast is None else 0
                     watch.warmup = watch.warmup if warmup is None else read_warmup(Path(warmup), runner, read)
@@ -177,7 +177,7 @@ def infer(
                         )  # fmt: skip
                 finally:
                     for said in (*watch.lines(), *lines.told()):
-                        typer.echo(said, err=True)
+                        say(said)
                 facts |= {"washout": watch.washout, "outside": watch.figures(), "pipe": lines.figures()}
             stages = runner.latency()
             facts["clipped"] = runner.clipped
@@ -187,7 +187,7 @@ def infer(
         if figure is not None:
             title = f"{facts['model']}, {facts['precision']}"
             latency_figure(stages, title).savefig(figure, dpi=150)
-            typer.echo(f"{figure} is written", err=True)
+            say(f"{figure} is written")
     if json:
         print_json(facts)
         return
@@ -196,7 +196,7 @@ def infer(
         with contextlib.redirect_stdout(sys.stderr):
             print_tables([latency_table(stages)])
     if facts["clipped"]:
-        typer.echo(f"{facts['clipped']:,} values were clipped into the range of a reservoir", err=True)
+        say(f"{facts['clipped']:,} values were clipped into the range of a reservoir")
 
 
 def _unseen(what: str, done: int, total: int) -> None:
@@ -315,10 +315,7 @@ def _given(manifest: Manifest, source: str, read: ReadConfig, array: str | None,
         if len({len(row) for row in rows}) != 1:
             raise ConfigurationError("stdin: no rows of numbers, or of different lengths")
         return {"stdin": np.stack(rows)[None]}
-    return {
-        path.name: read_series(path, manifest, read, array, lambda said: typer.echo(said, err=True))
-        for path in series_paths(Path(source))
-    }
+    return {path.name: read_series(path, manifest, read, array, say) for path in series_paths(Path(source))}
 
 
 def _after(header: str, lines: Iterator[str]) -> Iterator[str]:

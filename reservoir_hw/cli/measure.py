@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from reservoir_hw.cli.options import InputRangeOption, JsonOption, ReservoirOption, SetOption
-from reservoir_hw.cli.show import own_stdout, print_result, progress_bar
+from reservoir_hw.cli.show import own_stdout, print_result, progress_bar, say
 from reservoir_hw.core.errors import ConfigurationError, MissingExtra
 
 if TYPE_CHECKING:
@@ -95,7 +95,7 @@ def measure(
             folder=folder,
             budget=budget,
             conform=None if unchecked else _conform,
-            on_plan=lambda plan: typer.echo(plan, err=True),
+            on_plan=say,
             progress=progress,
         )
     print_result(result, json=json)
@@ -134,5 +134,5 @@ def _conform(config: ReservoirConfig, *, budget: Share, progress: Progress | Non
             "or --unchecked"
         ) from error
     report = conform(config, budget=budget, progress=progress)
-    typer.echo(f"conform: {report.summary}", err=True)
+    say(f"conform: {report.summary}")
     return report

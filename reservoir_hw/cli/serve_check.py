@@ -41,7 +41,7 @@ def look(address: str, control: str | None, junit: Path | None, *, as_json: bool
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
-    from reservoir_hw.cli.show import print_facts, print_json, print_tables
+    from reservoir_hw.cli.show import print_facts, print_json, print_tables, say
 
     with extra("zmq", "looking at a server needs pyzmq"):
         from reservoir_hw.testing.protocol import lease
@@ -51,12 +51,12 @@ def look(address: str, control: str | None, junit: Path | None, *, as_json: bool
         # Before the device is driven: what is found must have a place.
         must_be_writable(junit, "the JUnit XML")
 
-    def say(device: Device, rules: int) -> None:
+    def begin(device: Device, rules: int) -> None:
         try:
             told = f"; the leases of {device.lease_s:g} s take {lease.seconds_of(device):.0f} s of it"
         except Broken:
             told = ""
-        typer.echo(f"Looking at {device.address}: {rules} rules{told}.", err=True)
+        say(f"Looking at {device.address}: {rules} rules{told}.")
 
     columns = (MofNCompleteColumn(), BarColumn(20), TextColumn("{task.description}"))
     console = Console(stderr=True)
@@ -65,7 +65,7 @@ def look(address: str, control: str | None, junit: Path | None, *, as_json: bool
         report = check(
             address,
             control=control,
-            on_start=say,
+            on_start=begin,
             progress=lambda what, done, total: bar.update(work, description=what, completed=done, total=total),
         )
     if junit is not None:

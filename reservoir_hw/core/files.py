@@ -87,12 +87,16 @@ def must_be_writable(path: str | os.PathLike[str], what: str) -> None:
         raise ConfigurationError(f"{path}: {what} cannot be written there: {error.strerror}") from error
 
 
-def make_folder(path: Path) -> None:
-    """A folder for results, with those above it. Raises `ConfigurationError` where that is not possible."""
+def make_folder(path: Path, option: str = "-o") -> None:
+    """A folder for results, with those above it; `option` names another.
+
+    Raises `ConfigurationError` where that is not possible.
+    """
     try:
         path.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise ConfigurationError(f"{path} cannot be made: {error.strerror or error}; name another with -o") from error
+    except (OSError, ValueError) as error:
+        why = getattr(error, "strerror", None) or error
+        raise ConfigurationError(f"{path} cannot be made: {why}; name another with {option}") from error
 
 
 def settle_folder(path: Path) -> None:

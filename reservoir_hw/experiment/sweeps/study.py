@@ -144,24 +144,11 @@ _STATUS: dict[TrialState, Status] = {
 }
 
 
-class Attempt:
-    """The trial at hand, as far as what runs it needs to know."""
+Evaluate = Callable[[int, dict[str, Any], dict[str, Any], Callable[[float, int], None]], float]
+"""Runs the trial of this number with these values, fills in what is kept of it, and returns its objective.
 
-    def __init__(self, trial: optuna.Trial, config: SweepConfig) -> None:
-        self._trial, self._config = trial, config
-        self.number = trial.number
-
-    def report(self, mean: float, points: int) -> None:
-        """Tell the mean over the first `points` of the grid; ends the trial if it is to be pruned."""
-        if self._config.pruning == "none":
-            return
-        self._trial.report(mean, points)
-        if self._trial.should_prune():
-            raise optuna.TrialPruned(f"the mean over {points} points is {mean:.4g}")
-
-
-Evaluate = Callable[[Attempt, dict[str, Any], dict[str, Any]], float]
-"""Runs a trial with these values, fills in what is kept of it, and returns its objective."""
+It reports the mean over the first points of the grid, and how many these are; the trial may end there, to be pruned.
+"""
 
 
 class Study:
@@ -227,10 +214,17 @@ class Study:
                 self._tell(trial, state, None, {})
                 return None
             values = {key: _suggested(trial, key, dimension) for key, dimension in self._space.items()}
+
+            def report(mean: float, points: int) -> None:
+                if self._config.pruning != "none":
+                    trial.report(mean, points)
+                    if trial.should_prune():
+                        raise optuna.TrialPruned(f"the mean over {points} points is {mean:.4g}")
+
             signs = SignsOfLife(lambda: self._database.record_heartbeat(self._id_of(trial.number)), HEARTBEAT_S)
             try:
                 with signs, interrupts.allowed():
-                    objective = evaluate(Attempt(trial, self._config), values, found)
+                    objective = evaluate(trial.number, values, found, report)
                 state = TrialState.COMPLETE
             except optuna.TrialPruned:
                 state = TrialState.PRUNED

@@ -77,10 +77,10 @@ def make(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Make:
 def test_the_direction_is_what_the_task_says(make: Make, task: str, directions: dict[str, str]) -> None:
     of_task = {"kind": task, **({"task": {"kind": "narma"}} if task == "validation" else {})}
     for metric, direction in directions.items():
-        wanted = Sweep.of(make(over={"task": of_task}, metric=metric))
+        wanted = Sweep(make(over={"task": of_task}, metric=metric))
         wanted.estimate()
         assert wanted.config.direction == direction
-        other = Sweep.of(make(over={"task": of_task}, metric=metric, direction="maximize"))
+        other = Sweep(make(over={"task": of_task}, metric=metric, direction="maximize"))
         other.estimate()
         assert other.config.direction == "maximize"
 
@@ -362,7 +362,7 @@ def test_more_mistakes(make: Make) -> None:
     with pytest.raises(ConfigurationError, match="a mapping can be changed beforehand"):
         sweep(make(), set=["reservoir.nodes=3"])
     Path("runs").write_text("")
-    with pytest.raises(ConfigurationError, match="cannot make the folder runs/sweeps/experiment"):
+    with pytest.raises(ConfigurationError, match="runs/sweeps/experiment cannot be made"):
         sweep(make())
 
 

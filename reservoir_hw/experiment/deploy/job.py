@@ -1,4 +1,4 @@
-"""One export at work: what is exported, where to, and what every kind of model needs for it."""
+"""One export: what is exported, where to, what came of it, and what every kind of model needs for it."""
 
 from __future__ import annotations
 
@@ -29,15 +29,22 @@ Target = Literal["segments", "whole", "c"]
 
 
 @dataclass
-class ExportResult:
-    """What was written, and where. `manifest` is that of a bundle, None for a C header."""
+class Export:
+    """Which row is exported, where to and how, and what came of it.
 
+    `device` opens the reservoir, or has it open already; with `accept_loss` int8 may cost more than is harmless.
+    """
+
+    row: TrainedRow
     path: Path
-    label: str
-    target: Target
     precision: Precision
-    bytes: int
+    target: Target
+    progress: Progress | None = None
+    device: OpenDevice = field(default_factory=OpenDevice)
+    accept_loss: bool = False
+    bytes: int = 0
     manifest: Manifest | None = None
+    """That of a bundle, None for a C header."""
     parameters: list[int] = field(default_factory=list)
     metrics: Metrics = field(default_factory=dict)
     loss: Loss | None = None
@@ -47,6 +54,11 @@ class ExportResult:
     """What a language model can continue, for instance."""
     command: str = ""
     """What to type next."""
+
+    @property
+    def label(self) -> str:
+        """That of the row."""
+        return self.row.label
 
     def as_dict(self) -> dict[str, Any]:
         """For `--json`."""
@@ -86,6 +98,36 @@ class ExportResult:
             )
         return tables
 
+    def say(self, what: str, steps: int = 0) -> Callable[[int], None]:
+        """Begin something that takes this many steps, and tell the result."""
+        counter = StepCounter(self.progress, steps)
+        counter.say(what)
+        return counter.add
+
+    def write_bundle(self, plan: Plan, devices: Sequence[Reservoir], recorded: Values | None, **more: Any) -> None:
+        """Write the bundle and say what is in it; `more` is for `export_model`. Without devices there is no probe."""
+        from reservoir_hw.readout.edge.bundle import Bundle
+        from reservoir_hw.readout.export.exporter import export_model
+
+        self.say("writing")
+        self.manifest = export_model(
+            plan,
+            self.path,
+            reservoirs=devices,
+            precision=self.precision,
+            recorded=recorded,
+            probe=bool(devices),
+            metrics=self.metrics,
+            loss=self.loss,
+            series=self.row.series,
+            facts=_facts_of(self.row),
+            **more,
+        )
+        with Bundle.open(self.path) as bundle:
+            segments = range(len(self.manifest.segments))
+            self.parameters = [sum(array.size for array in bundle.weights_of(one).values()) for one in segments]
+            self.bytes = sum(bundle.sizes.values())
+
 
 def _segments(manifest: Manifest, parameters: Sequence[int]) -> Table:
     rows = []
@@ -114,55 +156,6 @@ RECORDED_STEPS = 300
 
 REPLAYED = "(replayed)"
 """What a replay puts behind the model of the device that it stands for."""
-
-
-@dataclass
-class ExportJob:
-    """Which row is exported, where to and how."""
-
-    row: TrainedRow
-    path: Path
-    precision: Precision
-    target: Target
-    progress: Progress | None
-    device: OpenDevice = field(default_factory=OpenDevice)
-    """Opens the reservoir, or has it open already."""
-    accept_loss: bool = False
-    """Whether int8 may cost more than is harmless."""
-
-    def say(self, what: str, steps: int = 0) -> Callable[[int], None]:
-        """Begin something that takes this many steps, and tell the result."""
-        counter = StepCounter(self.progress, steps)
-        counter.say(what)
-        return counter.add
-
-    def write_bundle(
-        self, plan: Plan, devices: Sequence[Reservoir], recorded: Values | None, metrics: Metrics, **more: Any
-    ) -> ExportResult:
-        """Write the bundle and say what is in it; `more` is for `export_model`. Without devices there is no probe."""
-        from reservoir_hw.readout.edge.bundle import Bundle
-        from reservoir_hw.readout.export.exporter import export_model
-
-        self.say("writing")
-        manifest = export_model(
-            plan,
-            self.path,
-            reservoirs=devices,
-            precision=self.precision,
-            recorded=recorded,
-            probe=bool(devices),
-            metrics=metrics,
-            series=self.row.series,
-            facts=_facts_of(self.row),
-            **more,
-        )
-        with Bundle.open(self.path) as bundle:
-            parameters = [
-                sum(array.size for array in bundle.weights_of(number).values())
-                for number in range(len(manifest.segments))
-            ]
-            size = sum(bundle.sizes.values())
-        return ExportResult(self.path, self.row.label, self.target, self.precision, size, manifest, parameters, metrics)
 
 
 def check_devices(row: TrainedRow, devices: Sequence[Reservoir]) -> None:

@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import Any, Literal, TypeAlias, get_args
 
 import optuna
-from optuna.distributions import BaseDistribution
 from optuna.exceptions import UpdateFinishedTrialError
 from optuna.trial import FrozenTrial, TrialState
 
@@ -170,11 +169,9 @@ class Study:
         self._config, self._space, self._folder = config, space, folder
         self.storage = without_password(url)
         self._database = open_storage(url)
-        self._sampler = _ByNumber(config)
         with connected(self.storage), silent():
             self._study = optuna.create_study(
                 storage=self._database,
-                sampler=self._sampler,
                 pruner=optuna.pruners.MedianPruner() if config.pruning == "median" else optuna.pruners.NopPruner(),
                 study_name=name,
                 direction=config.direction,
@@ -272,13 +269,13 @@ class Study:
     def _ask(self, worker: Worker) -> optuna.Trial:
         """Begin a trial; who is at work on it is written down before anything else."""
 
-        def begin(number: int) -> int:
+        def begun(number: int) -> None:
             self._database.set_trial_user_attr(self._id_of(number), "worker", worker.record)
             draw = _draws(self._study.get_trials(deepcopy=False))[number]
             self._database.set_trial_user_attr(self._id_of(number), "draw", draw)
-            return draw
+            self._study.sampler = _sampler(self._config, draw)
 
-        self._sampler.begin = begin
+        self._study.sampler = _WhenBegun(begun)
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", message="Heartbeat of storage")
             return self._study.ask()
@@ -319,45 +316,29 @@ class Study:
         )
 
 
-class _ByNumber(optuna.samplers.BaseSampler):
-    """Draws each trial from a number of its own: the first that no trial before has which counts or is at work.
+class _WhenBegun(optuna.samplers.RandomSampler):
+    """Calls `begun` with the number of a trial, which then gives the study the sampler that draws it."""
 
-    So a sweep that is continued draws as if it had never been interrupted, and processes that begin together do not
-    all try the same. `begin` is called as soon as a trial is there, and tells the number that it is drawn from.
-    """
-
-    def __init__(self, config: SweepConfig) -> None:
-        self._config = config
-        self._sampler = self._for_trial(0)
-        self.begin: Callable[[int], int] = lambda number: number
-
-    def _for_trial(self, number: int) -> optuna.samplers.BaseSampler:
-        seed = int(generator(self._config.seed, f"sweep/{number}").integers(2**32))
-        if self._config.sampler == "random":
-            return optuna.samplers.RandomSampler(seed=seed)
-        with experimental():
-            return optuna.samplers.TPESampler(seed=seed, multivariate=True, constant_liar=True)
+    def __init__(self, begun: Callable[[int], None]) -> None:
+        super().__init__()
+        self._begun = begun
 
     def before_trial(self, study: optuna.Study, trial: FrozenTrial) -> None:
         """Called first, when the trial has its number."""
-        self._sampler = self._for_trial(self.begin(trial.number))
-        self._sampler.before_trial(study, trial)
+        self._begun(trial.number)
 
-    def infer_relative_search_space(self, study: optuna.Study, trial: FrozenTrial) -> dict[str, BaseDistribution]:
-        """As the sampler behind it."""
-        return self._sampler.infer_relative_search_space(study, trial)
 
-    def sample_relative(
-        self, study: optuna.Study, trial: FrozenTrial, search_space: dict[str, BaseDistribution]
-    ) -> dict[str, Any]:
-        """As the sampler behind it."""
-        return self._sampler.sample_relative(study, trial, search_space)
+def _sampler(config: SweepConfig, draw: int) -> optuna.samplers.BaseSampler:
+    """Draws a trial from a number of its own: the first that no trial before has which counts or is at work.
 
-    def sample_independent(
-        self, study: optuna.Study, trial: FrozenTrial, param_name: str, param_distribution: BaseDistribution
-    ) -> Any:
-        """As the sampler behind it."""
-        return self._sampler.sample_independent(study, trial, param_name, param_distribution)
+    So a sweep that is continued draws as if it had never been interrupted, and processes that begin together do not
+    all try the same.
+    """
+    seed = int(generator(config.seed, f"sweep/{draw}").integers(2**32))
+    if config.sampler == "random":
+        return optuna.samplers.RandomSampler(seed=seed)
+    with experimental():
+        return optuna.samplers.TPESampler(seed=seed, multivariate=True, constant_liar=True)
 
 
 def _draws(trials: Sequence[FrozenTrial]) -> dict[int, int]:

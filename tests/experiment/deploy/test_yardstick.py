@@ -57,7 +57,7 @@ def driven(run: Path, bundle: Path, *, trained_before: bool = False) -> tuple[np
     exported = export_run(run, bundle, force=True)
     assert exported.manifest is not None
     row = trained_row(run)
-    task, wanted = row.task(), np.load(row.outputs)
+    task, wanted = row.task(), np.load(row.file("outputs"))
     u = task.test.inputs
     if trained_before:
         u = np.concatenate([task.train.inputs, u], axis=1)
@@ -132,7 +132,7 @@ def test_padding_moves_no_output(tmp_path: Path) -> None:
         "reservoir: {kind: esn, nodes: 40, input_scaling: 0.02}\nreadout: {kind: ridge, alpha: 1e-6, washout: 10}\n"
         "run: {folder: FOLDER/runs, states: null}\n",
     )
-    found = Stored(trained_row(run))
+    found = Stored(trained_row(run), [])
     outputs = np.load(trained_row(run).outputs)
     kept = [row[10:length] for row, length in zip(outputs, [300, 40, 40, 40], strict=True)]
     assert found.spread == pytest.approx(np.concatenate(kept).std(axis=0))

@@ -15,6 +15,7 @@ from reservoir_hw.experiment.deploy.quantised import Metrics
 from reservoir_hw.experiment.deploy.trained import TrainedRow
 from reservoir_hw.experiment.run.open_device import OpenDevice
 from reservoir_hw.experiment.states.progress import Progress, StepCounter
+from reservoir_hw.readout.edge.bundle import Bundle, describe, segments_of
 from reservoir_hw.readout.edge.manifest import Loss
 from reservoir_hw.tasks.task import Table
 
@@ -45,7 +46,8 @@ class Export:
     bytes: int = 0
     manifest: Manifest | None = None
     """That of a bundle, None for a C header."""
-    parameters: list[int] = field(default_factory=list)
+    about: dict[str, Any] = field(default_factory=dict)
+    """The bundle as `readout.edge.bundle.describe` says it."""
     metrics: Metrics = field(default_factory=dict)
     loss: Loss | None = None
     """What int8 costs."""
@@ -77,7 +79,7 @@ class Export:
             found |= {
                 "model": self.manifest.model,
                 "fingerprints": [slot.fingerprint for slot in self.manifest.slots],
-                "parameters": self.parameters,
+                "parameters": [segment["parameters"] for segment in self.about["segments"]],
                 "certificate": self.manifest.certificate.model_dump(mode="json"),
             }
         return found
@@ -86,7 +88,7 @@ class Export:
         """Segments with their certificate, and the metrics of the task before and after."""
         tables = []
         if self.manifest is not None:
-            tables.append(_segments(self.manifest, self.parameters))
+            tables.append(segments_of(self.about, f"{self.manifest.model}, {self.manifest.precision}"))
         if self.metrics:
             rows = [
                 [name, f"{pair['before']:.4f}", f"{pair['after']:.4f}", f"{pair['after'] - pair['before']:+.4f}"]
@@ -106,7 +108,6 @@ class Export:
 
     def write_bundle(self, plan: Plan, devices: Sequence[Reservoir], recorded: Values | None, **more: Any) -> None:
         """Write the bundle and say what is in it; `more` is for `export_model`. Without devices there is no probe."""
-        from reservoir_hw.readout.edge.bundle import Bundle
         from reservoir_hw.readout.export.exporter import export_model
 
         self.say("writing")
@@ -124,31 +125,8 @@ class Export:
             **more,
         )
         with Bundle.open(self.path) as bundle:
-            segments = range(len(self.manifest.segments))
-            self.parameters = [sum(array.size for array in bundle.weights_of(one).values()) for one in segments]
-            self.bytes = sum(bundle.sizes.values())
-
-
-def _segments(manifest: Manifest, parameters: Sequence[int]) -> Table:
-    rows = []
-    for number, (segment, certified) in enumerate(zip(manifest.segments, manifest.certificate.segments, strict=True)):
-        rows.append(
-            [
-                str(number),
-                ", ".join(value.name for value in segment.reads),
-                ", ".join(value.name for value in segment.gives),
-                f"{parameters[number]:,}",
-                f"{manifest.files[segment.graph].bytes:,}",
-                f"{certified.error:.1e}",
-                "-" if certified.limit is None else f"{certified.limit:.1e}",
-            ]
-        )
-    return Table(
-        f"{manifest.model}, {manifest.precision}",
-        ["segment", "reads", "gives", "parameters", "bytes of the graph", "largest error", "limit"],
-        rows,
-        "Errors and limits are in standard deviations of the output.",
-    )
+            self.about = describe(bundle)
+        self.bytes = self.about["bytes"]
 
 
 RECORDED_STEPS = 300

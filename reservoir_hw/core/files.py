@@ -79,6 +79,23 @@ def write_safetensors(
             file.write(text.encode().ljust(length))
 
 
+def read_safetensors(path: str | os.PathLike[str], what: str, framework: str = "numpy") -> tuple[dict[str, Any], Any]:
+    """Arrays by name, or tensors of torch (framework "pt"), and the metadata, text by text.
+
+    Raises `ConfigurationError` that names `what` the file should be, where it is missing or cannot be read.
+    """
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        with safe_open(str(path), framework=framework) as file:
+            arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - not a mapping
+            return arrays, file.metadata() or {}
+    except FileNotFoundError as error:
+        raise ConfigurationError(f"there is no {what} {path}") from error
+    except (OSError, SafetensorError, TypeError) as error:
+        raise ConfigurationError(f"{path} cannot be read as a {what} (safetensors): {error}") from error
+
+
 def must_be_writable(path: str | os.PathLike[str], what: str) -> None:
     """Raise `ConfigurationError` unless a file can be written there. It is made if there is none."""
     try:

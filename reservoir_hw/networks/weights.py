@@ -10,11 +10,10 @@ from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
 from reservoir_hw.core.errors import ConfigurationError
-from reservoir_hw.core.files import write_safetensors
+from reservoir_hw.core.files import read_safetensors, write_safetensors
 from reservoir_hw.core.validation import check_finite, number_in, real_array, whole_number
 from reservoir_hw.networks.random_matrices import (
     Distribution,
@@ -187,12 +186,7 @@ def read_weights_file(
 
     Raises `ConfigurationError` where the file is missing, has another header (`wanted` says what was), or is damaged.
     """
-    try:
-        with safe_open(path, framework="numpy") as file:
-            metadata = file.metadata() or {}
-            arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-    except (OSError, SafetensorError, TypeError) as error:
-        raise ConfigurationError(f"{path}: cannot be read as a weights file: {error}") from error
+    arrays, metadata = read_safetensors(path, "weights file")
     found = {key: metadata.get(key) for key in header}
     if found != header:
         raise ConfigurationError(

@@ -402,7 +402,7 @@ class _Pieces:
                 raise Refusal(Code.CANCELLED, "cancelled by the client")
             if self._seat.lost is not None:
                 raise Refusal(Code.STATE_LOST, self._seat.lost)
-            self._lease.wait()
+            self._lease.work = None
             message = self._data.next()
             if message is None:
                 underrun = period_s and not self._collects and time.monotonic() > self._began + given * period_s
@@ -437,7 +437,7 @@ class _Pieces:
         ends = list(accumulate(header.steps for header in self._taken))
         last = self._taken[-1]
         # What the device is busy with is all of it.
-        self._lease.begin(Work(last.request, last.operation, last.batch, ends[-1]))
+        self._lease.begin(last._replace(steps=ends[-1]))
         self._began_ns = time.time_ns()
         done = 0
         try:
@@ -467,7 +467,7 @@ class _Pieces:
                 self._seat.step += header.steps
                 if taken:
                     # The device is at work with what it took beforehand.
-                    self._lease.resume(taken[0])
+                    self._lease.work = Work(taken[0])
         except Exception as error:
             # The device went on without what it was refused.
             self._seat.lost = self._seat.lost or sendable(text_of(error))

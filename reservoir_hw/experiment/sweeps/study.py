@@ -33,13 +33,12 @@ from reservoir_hw.experiment.sweeps.space import check_identity
 from reservoir_hw.experiment.sweeps.storage import (
     HEARTBEAT_S,
     LOCKED_S,
-    SignsOfLife,
-    Worker,
     connected,
     dead_workers,
     experimental,
     forget_workers,
     open_storage,
+    signs_of_life,
     silent,
 )
 
@@ -195,7 +194,7 @@ class Study:
         again = _died_again(begun)
         return [self._trial(trial, again) for trial in begun if "surplus" not in trial.user_attrs]
 
-    def run_trial(self, worker: Worker, evaluate: Evaluate) -> ReservoirError | MemoryError | None:
+    def run_trial(self, worker: dict[str, Any], evaluate: Evaluate) -> ReservoirError | MemoryError | None:
         """One more trial. Returns the error that made it fail.
 
         What ends the sweep (Ctrl-C, a device that another process has, a missing package) is raised: the trial is
@@ -218,7 +217,7 @@ class Study:
                     if trial.should_prune():
                         raise optuna.TrialPruned(f"the mean over {points} points is {mean:.4g}")
 
-            signs = SignsOfLife(lambda: self._database.record_heartbeat(self._id_of(trial.number)), HEARTBEAT_S)
+            signs = signs_of_life(lambda: self._database.record_heartbeat(self._id_of(trial.number)), HEARTBEAT_S)
             try:
                 with signs, interrupts.allowed():
                     objective = evaluate(trial.number, values, found, report)
@@ -266,11 +265,11 @@ class Study:
                 found = optuna.importance.get_param_importances(self._study, evaluator=evaluator)
         return found
 
-    def _ask(self, worker: Worker) -> optuna.Trial:
+    def _ask(self, worker: dict[str, Any]) -> optuna.Trial:
         """Begin a trial; who is at work on it is written down before anything else."""
 
         def begun(number: int) -> None:
-            self._database.set_trial_user_attr(self._id_of(number), "worker", worker.record)
+            self._database.set_trial_user_attr(self._id_of(number), "worker", worker)
             draw = _draws(self._study.get_trials(deepcopy=False))[number]
             self._database.set_trial_user_attr(self._id_of(number), "draw", draw)
             self._study.sampler = _sampler(self._config, draw)

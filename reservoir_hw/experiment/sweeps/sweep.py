@@ -42,7 +42,7 @@ from reservoir_hw.experiment.run.result import how_it_ended
 from reservoir_hw.experiment.states.progress import Progress
 from reservoir_hw.experiment.sweeps.result import SweepResult
 from reservoir_hw.experiment.sweeps.space import example_trial, identity_of, search_space, with_values
-from reservoir_hw.experiment.sweeps.storage import Worker
+from reservoir_hw.experiment.sweeps.storage import worker
 from reservoir_hw.experiment.sweeps.study import Trial, short_names
 from reservoir_hw.tasks.task import Row, Task
 
@@ -181,14 +181,14 @@ class Sweep:
             provenance=provenance.collect(resolved) | {"rows": []},
         )
         try:
-            with Worker(self.folder) as worker, self._device:
+            with worker(self.folder) as who, self._device:
                 there = len([trial for trial in study.trials() if trial.counts])
                 if there > self.config.trials:
                     result.notes.append(
                         f"{there} trials are there already, more than the {self.config.trials} that are wanted in all: "
                         "none was run"
                     )
-                self._run_trials(study, worker, result, cost, progress)
+                self._run_trials(study, who, result, cost, progress)
             self._finish(study, result)
             if result.rows and not result.complete:
                 raise ConfigurationError(
@@ -206,7 +206,7 @@ class Sweep:
         return result
 
     def _run_trials(
-        self, study: Study, worker: Worker, result: SweepResult, cost: Estimate, progress: Progress | None
+        self, study: Study, who: dict[str, Any], result: SweepResult, cost: Estimate, progress: Progress | None
     ) -> None:
         failures = 0
         while True:
@@ -220,7 +220,7 @@ class Sweep:
             )
             best = "" if result.best is None else f", best {result.best.objective:.4g}"
             say = _progress_of_trial(progress, len(result.rows), self.config.trials, cost.device_steps, best)
-            error = study.run_trial(worker, functools.partial(self._evaluate, say, result.notes))
+            error = study.run_trial(who, functools.partial(self._evaluate, say, result.notes))
             failures = 0 if error is None else failures + 1
             if error is not None and failures == self.config.stop_after_failures:
                 kind = DeviceFault if isinstance(error, DeviceError | StateLost) else ConfigurationError

@@ -11,11 +11,10 @@ from typing import Any, NamedTuple, Self
 
 import numpy as np
 import numpy.typing as npt
-from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
 from reservoir_hw.core.errors import ConfigurationError
-from reservoir_hw.core.files import write_safetensors
+from reservoir_hw.core.files import read_safetensors, write_safetensors
 from reservoir_hw.readout.linear._decomposition import Array
 
 
@@ -125,24 +124,17 @@ def write_readout(
 def read_readout(path: str | os.PathLike[str], kind: str = "ridge") -> tuple[dict[str, npt.NDArray], dict[str, Any]]:
     """Arrays and facts of a file; raises ConfigurationError if it is missing, damaged or something else."""
     name = os.fspath(path)
-    try:
-        with safe_open(name, framework="numpy") as file:
-            metadata = file.metadata() or {}
-            if metadata.get("format") != _format(kind):
-                raise ConfigurationError(
-                    f"{name} is a safetensors file, but no {kind} readout (format {metadata.get('format')!r}, "
-                    f"expected {_format(kind)!r})"
-                )
-            if metadata.get("version") != str(VERSION):
-                raise ConfigurationError(
-                    f"{name} has version {metadata.get('version')} of the readout format, this package reads "
-                    f"version {VERSION}: use the package that wrote it, or a newer one"
-                )
-            arrays = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118 - not a mapping
-    except FileNotFoundError as error:
-        raise ConfigurationError(f"there is no readout file {name}") from error
-    except (SafetensorError, OSError) as error:
-        raise ConfigurationError(f"{name} cannot be read as a readout (safetensors): {error}") from error
+    arrays, metadata = read_safetensors(name, "readout file")
+    if metadata.get("format") != _format(kind):
+        raise ConfigurationError(
+            f"{name} is a safetensors file, but no {kind} readout (format {metadata.get('format')!r}, "
+            f"expected {_format(kind)!r})"
+        )
+    if metadata.get("version") != str(VERSION):
+        raise ConfigurationError(
+            f"{name} has version {metadata.get('version')} of the readout format, this package reads "
+            f"version {VERSION}: use the package that wrote it, or a newer one"
+        )
     text = metadata.get("readout", "")
     if metadata.get("sha256") != _checksum(arrays, text):
         raise ConfigurationError(f"{name} is damaged: its contents do not match their checksum; copy it again")

@@ -21,12 +21,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from reservoir_hw.core.errors import ConfigurationError
-from reservoir_hw.core.files import replace_file, write_safetensors
+from reservoir_hw.core.files import read_safetensors, replace_file, write_safetensors
 from reservoir_hw.core.locks import owned
 from reservoir_hw.core.provenance import plain
 from reservoir_hw.readout.training.history import Log, Row, can_draw, draw_losses
@@ -49,24 +48,15 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor], facts: Mapping[str,
 
 def read_tensors(path: Path, form: str) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """Tensors and facts; raises `ConfigurationError` if the file is missing, damaged or something else."""
-    try:
-        with safe_open(str(path), framework="pt") as file:
-            metadata = file.metadata() or {}
-            if metadata.get("format") != form or metadata.get("version") != str(VERSION):
-                raise ConfigurationError(
-                    f"{path} is {metadata.get('format')!r} version {metadata.get('version')}, not {form!r} version "
-                    f"{VERSION}"
-                )
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - not a mapping
-            if metadata.get("sha256") != checksum(tensors, metadata["facts"]):
-                raise ConfigurationError(f"{path} is damaged: its content does not have the SHA-256 that it names")
-            return tensors, json.loads(metadata["facts"])
-    except FileNotFoundError as error:
-        raise ConfigurationError(f"there is no file {path}") from error
-    except (SafetensorError, OSError, KeyError, ValueError) as error:
-        if isinstance(error, ConfigurationError):
-            raise
-        raise ConfigurationError(f"{path} cannot be read (safetensors): {error}; is it damaged?") from error
+    tensors, metadata = read_safetensors(path, "file of a training", "pt")
+    if metadata.get("format") != form or metadata.get("version") != str(VERSION):
+        raise ConfigurationError(
+            f"{path} is {metadata.get('format')!r} version {metadata.get('version')}, not {form!r} version {VERSION}"
+        )
+    facts = metadata.get("facts", "")
+    if metadata.get("sha256") != checksum(tensors, facts):
+        raise ConfigurationError(f"{path} is damaged: its content does not have the SHA-256 that it names")
+    return tensors, json.loads(facts)
 
 
 def checksum(tensors: Mapping[str, Tensor], facts: str = "") -> str:

@@ -21,7 +21,7 @@ from reservoir_hw.core.axes import Dimension
 from reservoir_hw.core.configuration import Document
 from reservoir_hw.core.errors import ConfigurationError, DeviceBusy, DeviceFault, MissingExtra
 from reservoir_hw.core.interrupts import HeldInterrupts, StopRequests
-from reservoir_hw.core.locks import HostLock
+from reservoir_hw.core.locks import HostLocks
 from reservoir_hw.core.passwords import without_password
 from reservoir_hw.experiment.sweeps.sweep import Sweep, sweep
 
@@ -497,7 +497,7 @@ def test_a_device_that_another_process_has(make: Make) -> None:
     film = {"kind": "python", "call": "film:measure", "nodes": 3, "simulated": False, "continuity": "held"}
     film |= {"reset": {"kind": "none", "reason": "no memory"}, "resource": "film-7"}
     document = make({"readout.alpha": [1e-3, 1e-2, 1e-1]}, over={"reservoir": film})
-    owner = HostLock("film-7")
+    owner = HostLocks(["film-7"])
     owner.acquire()
     with pytest.raises(DeviceBusy, match="'film-7' is in use by process"):
         sweep(document)

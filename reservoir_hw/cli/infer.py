@@ -248,7 +248,7 @@ def _series(
         raise ConfigurationError("standard input is closed: give --input FILE")
     if by_line and not to_npy and not in_facts:
         answers = map(line_of, stream_series(runner, lines, watch))
-        _write(output, _after(header_of(series), answers), live=lines.live)
+        _write(output, answers, header=header_of(series), live=lines.live)
         return
     folder = source != "-" and Path(source).is_dir()
 
@@ -318,14 +318,7 @@ def _given(manifest: Manifest, source: str, read: ReadConfig, array: str | None,
     return {path.name: read_series(path, manifest, read, array, say) for path in series_paths(Path(source))}
 
 
-def _after(header: str, lines: Iterator[str]) -> Iterator[str]:
-    """The header comes with the first answer, so that an error before it leaves an older file as it was."""
-    for line in lines:
-        yield header + line
-        header = ""
-
-
-def _write(output: str, pieces: Iterator[str], end: str = "", *, live: bool = False) -> None:
+def _write(output: str, pieces: Iterator[str], end: str = "", *, header: str = "", live: bool = False) -> None:
     """Each piece as it comes, and at once.
 
     Who reads may have had enough of a file or a text. A `live` stream is `StreamStopped` there, as somebody relied on
@@ -333,6 +326,7 @@ def _write(output: str, pieces: Iterator[str], end: str = "", *, live: bool = Fa
     it was.
     """
     first = next(pieces, "")
+    first = first and header + first
     target: TextIO = sys.stdout if output == "-" else open(output, "w", encoding="utf-8")  # noqa: SIM115 - closed below
     try:
         for count, piece in enumerate(itertools.chain([first], pieces, [end])):

@@ -66,16 +66,11 @@ class Share:
         states: Any = reservoir.run(given, None if replay else out)
         self.steps += u.shape[1]
         self._counted = reservoir.counters.steps
-        if self._replays:
+        if reservoir.spec.continuity == "replayed" and not reservoir.spec.snapshot:
             past = u if self._recent is None else arrays.concatenate([self._recent, u], 1)
             last: Any = past[:, -reservoir.spec.memory_steps :]
             self._recent = last.detach().clone() if arrays.is_tensor(last) else last.copy()
         return states[:, replay:]
-
-    @property
-    def _replays(self) -> bool:
-        spec = self.reservoir.spec
-        return spec.continuity == "replayed" and not spec.snapshot
 
     def _keep(self) -> None:
         """Somebody else is about to take the device: remember where these sequences are."""

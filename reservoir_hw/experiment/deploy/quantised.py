@@ -305,20 +305,17 @@ def session_computes(plan: Plan) -> list[Compute]:
             batch, steps = next(iter(given.values())).shape[:2]
             if plan.whole_sequences:
                 return dict(zip(names, session.run(names, given), strict=True))
-            rows = [
-                [
-                    session.run(names, {name: value[row : row + 1, at : at + 1] for name, value in given.items()})
-                    for at in range(steps)
-                ]
+            found = [
+                session.run(names, {name: value[row : row + 1, at : at + 1] for name, value in given.items()})
                 for row in range(batch)
+                for at in range(steps)
             ]
-            joined = [
-                np.asarray(sum(int(step[place]) for row in rows for step in row))
-                if not rows[0][0][place].ndim
-                else np.concatenate([np.concatenate([step[place] for step in row], 1) for row in rows])
-                for place in range(len(names))
+            # A count is of one number, and all else (1, 1, ...).
+            whole = [
+                np.concatenate(parts).reshape(batch, steps, *parts[0].shape[2:]) if parts[0].ndim else np.sum(parts)
+                for parts in zip(*found, strict=True)
             ]
-            return dict(zip(names, joined, strict=True))
+            return dict(zip(names, whole, strict=True))
 
         return by_steps
 

@@ -306,12 +306,9 @@ class Study:
             status="failed" if "problem" in found else _STATUS[trial.state],
             values={key: _value(found, trial.params[key]) for key, found in self._space.items() if key in trial.params},
             objective=trial.value if trial.state in (TrialState.COMPLETE, TrialState.PRUNED) else None,
-            metrics=found.get("metrics", {}),
-            rows=found.get("rows", []),
-            devices=found.get("devices", []),
-            problem=found.get("problem", ""),
             seconds=None if trial.duration is None else trial.duration.total_seconds(),
             worker=trial.user_attrs.get("worker", {}),
+            **found,
         )
 
 

@@ -9,7 +9,7 @@ import typer
 
 from reservoir_hw.cli.options import InputsOption, JsonOption, SetOption
 from reservoir_hw.cli.show import own_stdout, print_json, print_tables, progress_bar, say
-from reservoir_hw.core.errors import MissingExtra
+from reservoir_hw.core.errors import extra
 from reservoir_hw.core.files import make_folder
 
 
@@ -39,14 +39,10 @@ def conform(
     Exits with 0 if everything that could be looked at passed, 1 if something failed or is inconclusive, 2 for a wrong
     configuration, 3 if the device could not be driven at all.
     """
-    try:
+    with extra("test", "the conformance suite needs pytest"):
         from reservoir_hw.testing.conformance import Interrupted
         from reservoir_hw.testing.conformance import conform as run_suite
         from reservoir_hw.testing.report import read_baseline
-    except ModuleNotFoundError as error:
-        if error.name != "pytest":
-            raise
-        raise MissingExtra("the conformance suite needs pytest: pip install 'reservoir-hw[test]'") from error
     from reservoir_hw.experiment.devices.info import config_from_file
 
     before = None if baseline is None else read_baseline(baseline)

@@ -6,7 +6,7 @@ import contextlib
 import itertools
 import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TextIO
@@ -151,7 +151,8 @@ def infer(
                     )
                 choices: dict[str, Any] = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "seed": seed}
                 shown = output == "-" and not json and sys.stdout.isatty()
-                with contextlib.nullcontext(_unseen) if shown else progress_bar() as progress:
+                # Whoever sees the text come needs no other progress.
+                with contextlib.nullcontext(lambda *_: None) if shown else progress_bar() as progress:
                     pieces = _generated(runner, prompt, tokens, choices, progress)
                     if json and output == "-":
                         facts["text"] = "".join(pieces)
@@ -199,10 +200,6 @@ def infer(
         say(f"{facts['clipped']:,} values were clipped into the range of a reservoir")
 
 
-def _unseen(what: str, done: int, total: int) -> None:
-    """Whoever sees the text come needs no other progress."""
-
-
 def _generated(
     runner: EdgeRunner, prompt: str, tokens: int, choices: dict[str, Any], progress: Progress
 ) -> Iterator[str]:
@@ -236,7 +233,7 @@ def _series(
     import numpy as np
 
     from reservoir_hw.experiment.deploy.infer import run_series, stream_series
-    from reservoir_hw.experiment.deploy.series_files import Answered, facts_of, header_of, line_of, lines_of, write_npy
+    from reservoir_hw.experiment.deploy.series_files import facts_of, header_of, line_of, lines_of, write_npy
 
     manifest, series = runner.manifest, runner.manifest.series
     to_npy = output.lower().endswith(".npy")
@@ -252,17 +249,17 @@ def _series(
         return
     folder = source != "-" and Path(source).is_dir()
 
-    def put(found: Sequence[Answered]) -> None:
+    def put(found: dict[str, np.ndarray]) -> None:
         if to_npy:
-            write_npy(Path(output), np.concatenate([one.outputs for one in found]))
+            write_npy(Path(output), np.concatenate(list(found.values())))
         elif not in_facts:
             _write(output, lines_of(found, series, folder=folder))
         elif folder:
-            facts["files"] = [{"file": one.file, **facts_of(one.outputs, series)} for one in found]
+            facts["files"] = [{"file": name, **facts_of(outputs, series)} for name, outputs in found.items()]
         else:
-            facts.update(facts_of(found[0].outputs, series))
+            facts.update(facts_of(next(iter(found.values())), series))
 
-    found: list[Answered] = []
+    found: dict[str, np.ndarray] = {}
     # Outputs (batch, steps, outputs) of each call.
     answered: list[np.ndarray] = []
     file = source
@@ -271,7 +268,7 @@ def _series(
             for row in stream_series(runner, lines, watch):
                 answered.append(row[None, None])
             empty = np.zeros((1, 0, *manifest.output.shape), np.float32)
-            found.append(Answered(file, np.concatenate(answered, 1) if answered else empty))
+            found[file] = np.concatenate(answered, 1) if answered else empty
         else:
             given = _given(manifest, source, read, array, lines)
             batches, steps = (max(axis) for axis in zip(*(inputs.shape[:2] for inputs in given.values()), strict=True))
@@ -285,14 +282,14 @@ def _series(
                     outputs = run_series(
                         runner, inputs, progress, stepwise=timed, answered=answered, forecast=forecast, watch=watch
                     )
-                found.append(Answered(file, outputs))
+                found[file] = outputs
                 answered = []
     except BaseException as error:
         # Of a model that reads the last step, what came before it is no answer; --json is one document, at the end.
         if answered and not manifest.reads_last and not labels:
-            found.append(Answered(file, np.concatenate(answered, 1)))
+            found[file] = np.concatenate(answered, 1)
         if found and not in_facts:
-            count = sum(one.outputs.shape[1] for one in found)
+            count = sum(outputs.shape[1] for outputs in found.values())
             where = "written" if output == "-" else f"in {output}"
             try:
                 put(found)

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any, Self, TypeVar
+from typing import Any, Self, TypeVar, get_args
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 from pydantic_core import to_jsonable_python
@@ -166,10 +166,10 @@ class Document:
             at = (*at, step)
             if position == len(keys) - 1:
                 self._forget(at)
-                _put(here, step, value)
+                here[step] = value
                 self.origins.update(dict.fromkeys([at, *_locations(value, at)], origin))
             elif _child(here, step) is None:
-                _put(here, step, {})
+                here[step] = {}
                 self.origins[at] = origin
             here = _child(here, step)
 
@@ -404,10 +404,6 @@ def _child(node: Any, key: Key) -> Any:
     return node.get(key) if isinstance(node, dict) else node[key]
 
 
-def _put(node: Any, key: Key, value: Any) -> None:
-    node[key] = value
-
-
 def _index(key: str, here: list[Any], dotted: str, origin: str) -> int:
     if not key.isdecimal() or int(key) >= len(here):
         raise ConfigurationError(f"{origin}: {dotted}: {key!r} is not one of the {len(here)} items (0 is the first)")
@@ -480,11 +476,11 @@ def _known_keys(model: type[BaseModel], location: Sequence[Key]) -> list[str]:
 
 
 def _models(model: type[BaseModel], key: str) -> list[type[BaseModel]]:
-    from typing import get_args
-
     info = model.model_fields.get(key)
     if info is None:
-        return [model] if _has_kind(model, key) else []
+        # The name of a kind, which stands in no file.
+        kind = model.model_fields.get("kind")
+        return [model] if kind is not None and key in get_args(kind.annotation) else []
     pending: list[Any] = [info.annotation]
     found: list[type[BaseModel]] = []
     while pending:
@@ -493,10 +489,3 @@ def _models(model: type[BaseModel], key: str) -> list[type[BaseModel]]:
             found.append(annotation)
         pending.extend(get_args(annotation))
     return found
-
-
-def _has_kind(model: type[BaseModel], kind: str) -> bool:
-    from typing import get_args
-
-    info = model.model_fields.get("kind")
-    return info is not None and kind in get_args(info.annotation)

@@ -49,7 +49,8 @@ class Share:
         """
         reservoir, replay = self.reservoir, 0
         given = u
-        holder = _holder(reservoir)
+        known = _HOLDERS.get(reservoir)
+        holder = None if known is None else known()
         if holder is not self and holder is not None:
             holder._keep()
         if self.steps == 0:
@@ -95,8 +96,3 @@ class Share:
             )
         reservoir.reset(self.batch)
         return arrays.concatenate([arrays.like(self._recent, u), u], 1)
-
-
-def _holder(reservoir: Reservoir) -> Share | None:
-    known = _HOLDERS.get(reservoir)
-    return None if known is None else known()

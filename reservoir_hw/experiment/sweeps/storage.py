@@ -164,10 +164,8 @@ def forget_workers(folder: Path, dead: set[str]) -> None:
 
 
 def _is_free(path: Path) -> bool:
-    lock = FileLock(path)
     try:
-        lock.acquire(timeout=0)
+        with FileLock(path).acquire(timeout=0):
+            return True
     except (Timeout, OSError):
         return False
-    lock.release()
-    return True

@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
-from typing import Any, Literal, TypeAlias, get_args
+from typing import Any, Literal, TypeAlias
 
 import optuna
 from optuna.exceptions import UpdateFinishedTrialError
@@ -74,47 +74,6 @@ class Trial:
     def running(self) -> bool:
         """Whether a process is at work on it."""
         return self.status == "running"
-
-
-@dataclass(kw_only=True)
-class Trials:
-    """The trials of a study, of all processes that took part, and what they were judged by.
-
-    `importances` are shares of 1, empty where there are too few trials.
-    """
-
-    metric: str
-    direction: Literal["minimize", "maximize"]
-    space: Mapping[str, Dimension]
-    trials: list[Trial] = field(default_factory=list)
-    importances: Mapping[str, float] = field(default_factory=dict)
-
-    @property
-    def rows(self) -> list[Trial]:
-        """The trials that were asked for and are done."""
-        return [trial for trial in self.trials if trial.counts]
-
-    @property
-    def complete(self) -> list[Trial]:
-        """Complete trials in the order in which they were begun."""
-        return [trial for trial in self.trials if trial.status == "complete"]
-
-    @property
-    def best(self) -> Trial | None:
-        """The best complete trial, the first of several that are equal."""
-        return next(iter(self.ranking), None)
-
-    @property
-    def ranking(self) -> list[Trial]:
-        """Complete trials, the best first."""
-        sign = 1 if self.direction == "minimize" else -1
-        return sorted(self.complete, key=lambda trial: (sign * (trial.objective or 0.0), trial.number))
-
-    @property
-    def counts(self) -> dict[str, int]:
-        """Number of trials by status."""
-        found = Counter(trial.status for trial in self.trials)
-        return {status: found[status] for status in get_args(Status)}
 
 
 def short_names(space: Mapping[str, Dimension]) -> dict[str, str]:

@@ -133,7 +133,7 @@ def test_padding_moves_no_output(tmp_path: Path) -> None:
         "run: {folder: FOLDER/runs, states: null}\n",
     )
     found = Stored(trained_row(run), [])
-    outputs = np.load(trained_row(run).outputs)
+    outputs = np.load(trained_row(run).file("outputs"))
     kept = [row[10:length] for row, length in zip(outputs, [300, 40, 40, 40], strict=True)]
     assert found.spread == pytest.approx(np.concatenate(kept).std(axis=0))
     assert found.spread != pytest.approx(outputs[:, 10:].std(axis=(0, 1)), rel=0.2)

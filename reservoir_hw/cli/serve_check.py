@@ -38,10 +38,7 @@ def look(address: str, control: str | None, junit: Path | None, *, as_json: bool
 
     Exits with 1 if a rule is broken. Raises as `testing.protocol.check.check`.
     """
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
-
-    from reservoir_hw.cli.show import print_facts, print_json, print_tables, say
+    from reservoir_hw.cli.show import print_facts, print_json, print_tables, progress_bar, say
 
     with extra("zmq", "looking at a server needs pyzmq"):
         from reservoir_hw.testing.protocol import lease
@@ -58,16 +55,8 @@ def look(address: str, control: str | None, junit: Path | None, *, as_json: bool
             told = ""
         say(f"Looking at {device.address}: {rules} rules{told}.")
 
-    columns = (MofNCompleteColumn(), BarColumn(20), TextColumn("{task.description}"))
-    console = Console(stderr=True)
-    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
-        work = bar.add_task("", total=None)
-        report = check(
-            address,
-            control=control,
-            on_start=begin,
-            progress=lambda what, done, total: bar.update(work, description=what, completed=done, total=total),
-        )
+    with progress_bar() as progress:
+        report = check(address, control=control, on_start=begin, progress=progress)
     if junit is not None:
         report.write_junit(junit)
     if as_json:

@@ -182,7 +182,6 @@ class Server:
                 self._lease,
                 terms,
                 self.status,
-                resources=self._reservoir.resources,
                 allowed=self._allowed,
                 stop=self._stop,
                 at_rest=self._at_rest,

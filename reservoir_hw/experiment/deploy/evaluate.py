@@ -93,8 +93,8 @@ _MOST_POINTS = 2000
 class Evaluated(InFolder):
     """The metrics of a readout on the device of its training, on another, and of one that was fitted there.
 
-    `outputs` are (batch, time, outputs) of each, where they are known: those of the training are in run folders of
-    newer versions. `differences` are between them, metric by metric.
+    `outputs` are (batch, time, outputs) of each. `differences` are between them, metric by metric; there are none in a
+    closed loop.
     """
 
     here: str

@@ -111,6 +111,7 @@ class Export:
         from reservoir_hw.readout.export.exporter import export_model
 
         self.say("writing")
+        config = self.row.point.config
         self.manifest = export_model(
             plan,
             self.path,
@@ -121,7 +122,17 @@ class Export:
             metrics=self.metrics,
             loss=self.loss,
             series=self.row.series,
-            facts=_facts_of(self.row),
+            facts={
+                "run": {
+                    "title": config.title,
+                    "label": self.label,
+                    "row": self.row.number,
+                    "time": self.row.provenance.get("time"),
+                    "configuration_sha256": self.row.provenance.get("configuration_sha256"),
+                    "task": config.task.kind,
+                    "readout": config.readout.kind,
+                }
+            },
             **more,
         )
         with Bundle.open(self.path) as bundle:
@@ -199,19 +210,3 @@ def simulated_networks(devices: Sequence[Reservoir]) -> list[SimulatedNetwork]:
             )
         )
     return found
-
-
-def _facts_of(row: TrainedRow) -> dict[str, Any]:
-    """What the bundle says about the run."""
-    config = row.point.config
-    return {
-        "run": {
-            "title": config.title,
-            "label": row.label,
-            "row": row.number,
-            "time": row.provenance.get("time"),
-            "configuration_sha256": row.provenance.get("configuration_sha256"),
-            "task": config.task.kind,
-            "readout": config.readout.kind,
-        }
-    }

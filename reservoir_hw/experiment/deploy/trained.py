@@ -24,7 +24,7 @@ from reservoir_hw.tasks.task import Task
 class TrainedRow:
     """Row `number` of a run. `record` is what the provenance says about it, `provenance` that of the whole run.
 
-    `label` is that of the run's tables, with today's names of keys.
+    `label` is that of the run's tables.
     """
 
     folder: Path

@@ -196,7 +196,7 @@ def test_int8_without_a_device(tmp_path: Path) -> None:
     assert (exported.loss.judged_on, exported.loss.accepted) == ("stored outputs", True)
     assert any("on random states as large as in training" in note for note in exported.notes)
     header = export_run(run, tmp_path / "m.h", **offline, target="c")
-    trained_row(run).outputs.unlink()
+    trained_row(run).file("outputs").unlink()
     blind = export_run(run, tmp_path / "blind.rhw", **offline)
     text = export_run(text_run(tmp_path / "text", "attention"), tmp_path / "text.rhw", **offline)
     for one in (header, blind, text):

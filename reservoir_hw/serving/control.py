@@ -55,7 +55,8 @@ class Control:
             except TimeoutError:
                 continue
             except Gone as gone:
-                self._end_session_of(gone.peer)
+                if gone.peer == self._holder and self.lease.end(self._session):
+                    log.warning("the client has gone: its session has ended", extra={"event": "gone"})
                 continue
             except OSError:
                 break
@@ -63,10 +64,6 @@ class Control:
                 self._answer(message)
             except Exception:
                 log.exception("a control message could not be answered")
-
-    def _end_session_of(self, peer: Hashable) -> None:
-        if peer == self._holder and self.lease.end(self._session):
-            log.warning("the client has gone: its session has ended", extra={"event": "gone"})
 
     def _answer(self, received: Message) -> None:
         try:

@@ -166,10 +166,10 @@ class Document:
             at = (*at, step)
             if position == len(keys) - 1:
                 self._forget(at)
-                here[step] = value
+                _put(here, step, value)
                 self.origins.update(dict.fromkeys([at, *_locations(value, at)], origin))
             elif _child(here, step) is None:
-                here[step] = {}
+                _put(here, step, {})
                 self.origins[at] = origin
             here = _child(here, step)
 
@@ -402,6 +402,10 @@ def _locations(value: Any, at: Location = ()) -> Iterator[Location]:
 
 def _child(node: Any, key: Key) -> Any:
     return node.get(key) if isinstance(node, dict) else node[key]
+
+
+def _put(node: Any, key: Key, value: Any) -> None:
+    node[key] = value
 
 
 def _index(key: str, here: list[Any], dotted: str, origin: str) -> int:

@@ -65,7 +65,7 @@ class _Deferred(ABC):
                     signal.signal(number, self._came)
         return self
 
-    def __exit__(self, *error: Any) -> None:
+    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
         for number, handler in self._previous.items():
             # None stands for a handler that was not set by Python, which cannot be put back.
             signal.signal(number, signal.SIG_DFL if handler is None else handler)

@@ -71,7 +71,7 @@ def model_of(run: Path, reservoir: Path | None = None) -> Iterator[tuple[Any, li
     row = trained_row(run, reservoir=reservoir)
     task = cast(Text, row.point.config.task.build())
     with opened_model(row.point, task) as (model, devices):
-        load_weights(model, row.weights)
+        load_weights(model, row.file())
         model.eval()
         yield model, devices
 

@@ -15,11 +15,11 @@ from reservoir_hw.core.configuration import NO_INFLUENCE_ON_STATES
 from reservoir_hw.core.errors import (
     ConfigurationError,
     DeviceError,
-    MissingExtra,
     NotSupported,
     ProtocolError,
     ReservoirError,
     StateLost,
+    extra,
 )
 from reservoir_hw.core.reservoir import Reservoir
 from reservoir_hw.core.reservoir_config import ReservoirConfig
@@ -68,10 +68,8 @@ class SerialConfig(ReservoirConfig):
     def build(self) -> SerialReservoir:
         """Make the reservoir; nothing is sent before `open()`."""
         # pyserial is an extra.
-        try:
+        with extra("serial", "boards on a serial line need pyserial"):
             import reservoir_hw.drivers.serial.line  # noqa: F401
-        except ImportError as error:
-            raise MissingExtra("boards on a serial line need pyserial: pip install 'reservoir-hw[serial]'") from error
         return SerialReservoir(self, resource_of_port(self.port))
 
 

@@ -20,12 +20,12 @@ from reservoir_hw.core.errors import (
     ConfigurationError,
     DeviceError,
     Discontinuity,
-    MissingExtra,
     NotSupported,
     ProtocolError,
     ReservoirError,
     ShapeError,
     StateLost,
+    extra,
 )
 from reservoir_hw.core.reservoir import Reservoir
 from reservoir_hw.core.reservoir_config import ReservoirConfig
@@ -199,12 +199,10 @@ class ZmqReservoir(Reservoir):
     # ---- hooks ----------------------------------------------------------------------------------
 
     def _open(self) -> ReservoirSpec:
-        try:
+        with extra("zmq", "devices over ZeroMQ need pyzmq"):
             from reservoir_hw.drivers.zeromq import frames
             from reservoir_hw.drivers.zeromq.client import Connection
             from reservoir_hw.drivers.zeromq.security import read_pair, read_public
-        except ImportError as error:
-            raise MissingExtra("devices over ZeroMQ need pyzmq: pip install 'reservoir-hw[zmq]'") from error
         self._frames = frames
         config = self._config
         security = config.security

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from reservoir_hw.cli.options import JsonOption, SetOption
-from reservoir_hw.cli.show import own_stdout, print_result, progress_bar
+from reservoir_hw.cli.show import own_stdout, print_result, progress_bar, say
 
 
 def bench(
@@ -44,7 +44,7 @@ def bench(
             quick=quick,
             budget=budget,
             folder=folder,
-            on_plan=lambda plan: typer.echo(plan, err=True),
+            on_plan=say,
             progress=progress,
         )
     print_result(result, json=json)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 import typer
 
 from reservoir_hw.cli.options import JsonOption
-from reservoir_hw.cli.show import print_facts, print_json, print_tables
+from reservoir_hw.cli.show import print_facts, print_json, print_tables, say
 
 if TYPE_CHECKING:
     from reservoir_hw.readout.edge.bundle import Difference
@@ -27,7 +27,7 @@ _RANGES_SHOWN = 4
 @app.command("info")
 def info(bundle: BundlePath, json: JsonOption = False) -> None:
     """Check a bundle's files and say what is in it: segments, reservoirs, certificate, size."""
-    from reservoir_hw.readout.edge.bundle import Bundle, describe
+    from reservoir_hw.readout.edge.bundle import Bundle, describe, segments_of
 
     with Bundle.open(bundle) as opened:
         about = describe(opened)
@@ -35,7 +35,7 @@ def info(bundle: BundlePath, json: JsonOption = False) -> None:
         print_json(about)
         return
     print_facts(_facts(about))
-    print_tables([_segments(about), *([_reservoirs(about)] if about["slots"] else [])])
+    print_tables([segments_of(about, "Segments"), *([_reservoirs(about)] if about["slots"] else [])])
 
 
 @app.command("verify")
@@ -70,7 +70,7 @@ def verify(bundle: BundlePath, json: JsonOption = False) -> None:
             typer.echo(remark)
     if not found.passed:
         wrong = [str(segment.segment) for segment in found.segments if not segment.passed]
-        typer.echo(f"{bundle}: outputs differ from the golden ones in segment {', '.join(wrong)}", err=True)
+        say(f"{bundle}: outputs differ from the golden ones in segment {', '.join(wrong)}")
         raise typer.Exit(1)
 
 
@@ -94,14 +94,15 @@ def diff(
 
 
 def _facts(about: Mapping[str, Any]) -> list[tuple[str, str]]:
+    from reservoir_hw.readout.edge.bundle import size_text, value_text
     from reservoir_hw.readout.edge.manifest import Loss
 
     certificate = about["certificate"]
     return [
         ("bundle", about["path"]),
         ("model", f"{_printable(about['model'])}, {about['precision']}, {about['target']}"),
-        ("input", _value(about["input"])),
-        ("output", f"{_value(about['output'])}, {about['output_meaning']}"),
+        ("input", value_text(about["input"])),
+        ("output", f"{value_text(about['output'])}, {about['output_meaning']}"),
         *([("columns", _columns(about["series"]))] if about["series"] else []),
         ("steps", _steps(about)),
         *(
@@ -111,8 +112,8 @@ def _facts(about: Mapping[str, Any]) -> list[tuple[str, str]]:
         ),
         *([("ranges", _ranges(about["ranges"]))] if about["input"]["dtype"] != "int64" else []),
         *([("int8", str(Loss.model_validate(about["loss"])))] if about["loss"] else []),
-        ("parameters", f"{about['parameters']:,}, {_size(about['weights_bytes'])}"),
-        ("size", f"{_size(about['bytes'])}, {len(about['files'])} files"),
+        ("parameters", f"{about['parameters']:,}, {size_text(about['weights_bytes'])}"),
+        ("size", f"{size_text(about['bytes'])}, {len(about['files'])} files"),
         ("tokenizer", _printable(about["tokenizer"] or "none")),
         ("certificate", _printable(f"{certificate['reference']}, {certificate['runtime']}")),
         *((f"  {_printable(name)}", _metric(pair)) for name, pair in certificate["metrics"].items()),
@@ -129,33 +130,6 @@ def _ranges(ranges: Mapping[str, Any] | None) -> str:
         ends = [f"{low:.4g} to {high:.4g}" for low, high in zip(ranges[name]["low"], ranges[name]["high"], strict=True)]
         texts.append(f"{name} {', '.join(ends[:_RANGES_SHOWN])}{' ...' if len(ends) > _RANGES_SHOWN else ''}")
     return "; ".join(texts)
-
-
-def _segments(about: Mapping[str, Any]) -> Table:
-    from reservoir_hw.tasks.task import Table
-
-    certified = {one["segment"]: one for one in about["certificate"]["segments"]}
-    rows = []
-    for index, segment in enumerate(about["segments"]):
-        one = certified.get(index)
-        rows.append(
-            [
-                str(index),
-                ", ".join(_value(value) for value in segment["reads"]),
-                ", ".join(_value(value) for value in segment["gives"]),
-                f"{segment['parameters']:,}",
-                _size(segment["bytes"]),
-                _size(segment["graph_bytes"]),
-                "" if one is None else f"{one['error']:.2g}",
-                "" if one is None or one["limit"] is None else f"{one['limit']:.2g}",
-            ]
-        )
-    header = ["segment", "reads", "gives", "parameters", "weights", "graph", "error", "limit"]
-    note = (
-        "error: between graph and model when the bundle was made, over all inputs that were tried, in standard "
-        "deviations of the output."
-    )
-    return Table("Segments", header, rows, note)
 
 
 def _reservoirs(about: Mapping[str, Any]) -> Table:
@@ -218,11 +192,6 @@ def _differences(found: Difference) -> list[Table]:
     return tables
 
 
-def _value(value: Mapping[str, Any]) -> str:
-    shape = " × ".join(map(str, value["shape"]))
-    return f"{value['name']}{f' ({shape})' if shape else ''}"
-
-
 def _columns(series: Mapping[str, Any]) -> str:
     inputs, outputs = (", ".join(one["name"] for one in series[side]) for side in ("inputs", "outputs"))
     return f"{inputs} → {outputs or 'one of ' + ', '.join(series['classes'])}"
@@ -241,15 +210,6 @@ def _metric(pair: Mapping[str, float]) -> str:
 def _short(value: Any) -> str:
     text = "–" if value is None else _printable(str(value))
     return text if len(text) <= 60 else text[:57] + "..."
-
-
-def _size(count: int) -> str:
-    size = float(count)
-    for unit in ("B", "KiB", "MiB"):
-        if size < 1024:
-            return f"{size:.4g} {unit}"
-        size /= 1024
-    return f"{size:.4g} GiB"
 
 
 def _printable(text: str) -> str:

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from reservoir_hw.cli.options import JsonOption, ReservoirOption, SetOption, StrictOption
-from reservoir_hw.cli.show import own_stdout, print_json, print_tables
+from reservoir_hw.cli.show import own_stdout, print_json, print_tables, say
 
 
 def check(
@@ -71,7 +71,7 @@ def check(
     elif about := mask_text(experiment.points[0], experiment):
         typer.echo(about)
     for remark in remarks:
-        typer.echo(f"warning: {remark}", err=True)
+        say(f"warning: {remark}")
     if sweep is not None:
         typer.echo(f"with {describe(sweep)}; each trial is")
     typer.echo(str(cost))

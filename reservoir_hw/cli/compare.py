@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from reservoir_hw.cli.options import InputRangeOption, InputsOption, JsonOption
-from reservoir_hw.cli.show import own_stdout, print_json, print_tables, progress_bar
+from reservoir_hw.cli.show import own_stdout, print_json, print_tables, progress_bar, say
 
 
 def compare(
@@ -74,7 +74,7 @@ def compare(
         if out is not None:
             typer.echo(f"Traces and report are in {out}")
     for note in result.notes:
-        typer.echo(note, err=True)
+        say(note)
     if not result.within_tolerance:
-        typer.echo(result.beyond_tolerance(), err=True)
+        say(result.beyond_tolerance())
         raise typer.Exit(1)

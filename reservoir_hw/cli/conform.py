@@ -8,8 +8,8 @@ from typing import Annotated
 import typer
 
 from reservoir_hw.cli.options import InputsOption, JsonOption, SetOption
-from reservoir_hw.cli.show import own_stdout, print_json, print_tables, progress_bar
-from reservoir_hw.core.errors import MissingExtra
+from reservoir_hw.cli.show import own_stdout, print_json, print_tables, progress_bar, say
+from reservoir_hw.core.errors import extra
 from reservoir_hw.core.files import make_folder
 
 
@@ -39,14 +39,10 @@ def conform(
     Exits with 0 if everything that could be looked at passed, 1 if something failed or is inconclusive, 2 for a wrong
     configuration, 3 if the device could not be driven at all.
     """
-    try:
+    with extra("test", "the conformance suite needs pytest"):
         from reservoir_hw.testing.conformance import Interrupted
         from reservoir_hw.testing.conformance import conform as run_suite
         from reservoir_hw.testing.report import read_baseline
-    except ModuleNotFoundError as error:
-        if error.name != "pytest":
-            raise
-        raise MissingExtra("the conformance suite needs pytest: pip install 'reservoir-hw[test]'") from error
     from reservoir_hw.experiment.devices.info import config_from_file
 
     before = None if baseline is None else read_baseline(baseline)
@@ -57,7 +53,7 @@ def conform(
         config = config_from_file(file, set=set_ or [], inputs=inputs)
         try:
             report = run_suite(
-                config, groups=group or [], budget=budget, seed=seed, junit=junit, on_plan=_say, progress=progress
+                config, groups=group or [], budget=budget, seed=seed, junit=junit, on_plan=say, progress=progress
             )
         except Interrupted as stop:
             report = stop.report
@@ -68,17 +64,13 @@ def conform(
     else:
         print_tables(report.tables())
     for line in report.notes:
-        _say(line)
+        say(line)
     for line in report.worse:
-        typer.echo(f"worse than the baseline: {line}", err=True)
+        say(f"worse than the baseline: {line}")
     if out is not None:
         report.write(out)
-        typer.echo(f"The report is {out / report.main_file}", err=True)
+        say(f"The report is {out / report.main_file}")
     if report.interrupted:
         raise KeyboardInterrupt
     if not report.passed:
         raise typer.Exit(1)
-
-
-def _say(text: str) -> None:
-    typer.echo(text, err=True)

@@ -12,8 +12,8 @@ import typer
 
 from reservoir_hw.cli.errors import DEVICE
 from reservoir_hw.cli.options import InputRangeOption, InputsOption, JsonOption, SetOption
-from reservoir_hw.cli.show import own_stdout, print_facts, print_json, progress_bar
-from reservoir_hw.core.errors import ConfigurationError, MissingExtra
+from reservoir_hw.cli.show import own_stdout, print_facts, print_json, progress_bar, say
+from reservoir_hw.core.errors import ConfigurationError, extra
 
 app = typer.Typer(help="A device: what it is, how fast it answers, keys.", no_args_is_help=True)
 
@@ -124,7 +124,7 @@ def find(
         if not found:
             typer.echo("nothing was found; instruments on raw sockets and served devices are asked by their address")
     for remark in remarks:
-        typer.echo(remark, err=True)
+        say(remark)
     if addresses and any(one.problem for one in found):
         raise typer.Exit(DEVICE)
 
@@ -227,10 +227,8 @@ def keys(
     folder: Annotated[Path, typer.Option(metavar="DIR", help="Where the two files are made.")] = Path(),
 ) -> None:
     """Make a CURVE key pair for `serve` or `kind: zmq`, in two files. An existing file is never replaced."""
-    try:
+    with extra("zmq", "keys need pyzmq"):
         from reservoir_hw.drivers.zeromq import make_keys
-    except ImportError as error:
-        raise MissingExtra("keys need pyzmq: pip install 'reservoir-hw[zmq]'") from error
     if re.fullmatch(r"\w[\w.-]*", name) is None:
         raise ConfigurationError(
             f"{name!r} is no name (letters, digits, - and .); --folder says where the keys are made"

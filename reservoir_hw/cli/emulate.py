@@ -16,8 +16,8 @@ import typer
 from reservoir_hw.core.errors import ConfigurationError
 
 if TYPE_CHECKING:
+    from reservoir_hw.core.configuration import ConfigT
     from reservoir_hw.emulators.bench import BenchConfig, Cable
-    from reservoir_hw.emulators.faults import FaultPlan
     from reservoir_hw.emulators.lab import Dialect, Lab
     from reservoir_hw.emulators.physics.devices import Model
     from reservoir_hw.emulators.physics.film import FilmConfig
@@ -98,28 +98,16 @@ def bench(
         return
     if clock is not None:
         raise ConfigurationError("--clock is for --dialect smu")
-    from reservoir_hw.core.files import replace_file
-    from reservoir_hw.core.interrupts import StopOnSignals
+    from reservoir_hw.emulators.faults import FaultPlan
     from reservoir_hw.emulators.lab import dialect_named, virtual_lab
 
     spoken = dialect_named(dialect, generator)
-    config = _bench_of(dut or "ikeda", spoken)
+    config, plan = _bench_of(dut or "ikeda", spoken), _read(FaultPlan, faults)
     names = dialect if generator is None else f"{dialect}, with a generator of {generator}"
-    with virtual_lab(spoken, config, hislip=hislip, port=port, log=log, faults=_faults_of(faults)) as lab:
-        text = _reservoir_file(spoken, lab, log)
-        if out is not None:
-            replace_file(out, text)
-        # Its `put` may be called by the handler of a signal.
-        asked: SimpleQueue[None] = SimpleQueue()
-        with StopOnSignals(lambda: asked.put(None), lambda: True):
-            if json:
-                _say_as_json({"generator": lab.generator, "digitizer": lab.digitizer}, log, text)
-            else:
-                typer.echo(
-                    f"Emulated instruments ({names}): generator at {lab.generator}, digitizer at {lab.digitizer}"
-                )
-                _say_rest("outputs do", "bench", log, out, text)
-            asked.get()
+    with virtual_lab(spoken, config, hislip=hislip, port=port, log=log, faults=plan) as lab:
+        where = {"generator": lab.generator, "digitizer": lab.digitizer}
+        said = f"Emulated instruments ({names}): generator at {lab.generator}, digitizer at {lab.digitizer}"
+        _show_until_asked("bench", said, where, _reservoir_file(spoken, lab, log), log, out, json=json)
     bursts = sum(event["event"] == "burst begins" for event in lab.bench.log.events)
     typer.echo(f"The bench has ended after {bursts} bursts.", err=json)
 
@@ -127,32 +115,21 @@ def bench(
 def _film(
     dut: str | None, clock: str | None, port: int, log: Path | None, faults: Path | None, out: Path | None, json: bool
 ) -> None:
-    from reservoir_hw.core.configuration import Document, validate
-    from reservoir_hw.core.files import replace_file
-    from reservoir_hw.core.interrupts import StopOnSignals
+    from reservoir_hw.emulators.faults import FaultPlan
     from reservoir_hw.emulators.physics.film import FilmConfig
     from reservoir_hw.emulators.smu.lab import film_lab
 
     clocks: dict[str | None, Clock] = {None: "steps", "steps": "steps", "wall": "wall"}
     if clock not in clocks:
         raise ConfigurationError(f"--clock {clock}: it is steps or wall")
-    config = FilmConfig() if dut is None else validate(FilmConfig, Document.from_file(dut))
-    with film_lab(config, clock=clocks[clock], port=port, log=log, faults=_faults_of(faults)) as lab:
-        text = _film_file(lab, config, clocks[clock], log)
-        if out is not None:
-            replace_file(out, text)
-        # Its `put` may be called by the handler of a signal.
-        asked: SimpleQueue[None] = SimpleQueue()
-        with StopOnSignals(lambda: asked.put(None), lambda: True):
-            if json:
-                _say_as_json({"source": lab.source, "switch": lab.switch, "supply": lab.supply}, log, text)
-            else:
-                typer.echo(
-                    f"Emulated instruments on a film: source at {lab.source}, switch at {lab.switch}, "
-                    f"supply of its gate at {lab.supply}"
-                )
-                _say_rest("outputs do", "bench", log, out, text)
-            asked.get()
+    config = _read(FilmConfig, dut) or FilmConfig()
+    with film_lab(config, clock=clocks[clock], port=port, log=log, faults=_read(FaultPlan, faults)) as lab:
+        where = {"source": lab.source, "switch": lab.switch, "supply": lab.supply}
+        said = (
+            f"Emulated instruments on a film: source at {lab.source}, switch at {lab.switch}, "
+            f"supply of its gate at {lab.supply}"
+        )
+        _show_until_asked("bench", said, where, _film_file(lab, config, clocks[clock], log), log, out, json=json)
     levels = sum(event["event"] == "level" for event in lab.bench.log.events)
     typer.echo(f"The bench has ended after {levels} levels.", err=json)
 
@@ -218,30 +195,18 @@ def board(
     With `--text` it is told lines of text (`kind: commands`). Its port is a pty of this computer. Ctrl-C or SIGTERM
     ends it.
     """
-    from reservoir_hw.core.configuration import Document, validate
-    from reservoir_hw.core.files import replace_file
-    from reservoir_hw.core.interrupts import StopOnSignals
     from reservoir_hw.emulators.board.faults import BoardFaultPlan
     from reservoir_hw.emulators.board.line import emulated_board
 
-    plan = None if faults is None else validate(BoardFaultPlan, Document.from_file(faults))
+    plan = _read(BoardFaultPlan, faults)
     with contextlib.ExitStack() as held:
         settings = {"baud": baud, "link": link, "frame_bytes": frame_bytes, "lease_ms": lease_ms, "log": log}
         line = held.enter_context(emulated_board(nodes, inputs, text=text, faults=plan, **settings))
         file = "\n".join(["kind: serial", f"port: {line.port}", f"baud: {baud}", *_safe_check(log), ""])
         if text:
             file = _text_file(line.port, nodes, inputs, baud, log)
-        if out is not None:
-            replace_file(out, file)
-        # Its `put` may be called by the handler of a signal.
-        asked: SimpleQueue[None] = SimpleQueue()
-        with StopOnSignals(lambda: asked.put(None), lambda: True):
-            if json:
-                _say_as_json({"port": line.port}, log, file)
-            else:
-                typer.echo(f"Emulated board with {nodes} virtual nodes at {line.port}, {baud} baud")
-                _say_rest("drive does", "board", log, out, file)
-            asked.get()
+        said = f"Emulated board with {nodes} virtual nodes at {line.port}, {baud} baud"
+        _show_until_asked("board", said, {"port": line.port}, file, log, out, json=json)
     struck = ", ".join(f"{kind} {count}" for kind, count in line.faults.struck.items() if count)
     typer.echo(
         f"The board has ended. {line.board.said}" + (f"; faults: {struck}" if struck else "") + ".",
@@ -286,23 +251,20 @@ def check(log: Annotated[Path, typer.Argument(metavar="LOG", help="What `emulate
 
 def _bench_of(dut: str, dialect: Dialect) -> BenchConfig:
     """The dialect's bench with a device that has a name, or the bench of a file."""
-    from reservoir_hw.core.configuration import Document, validate
     from reservoir_hw.emulators.bench import BenchConfig
     from reservoir_hw.emulators.physics.devices import Ikeda, Linear, MackeyGlass
 
     known: dict[str, type[Model]] = {"ikeda": Ikeda, "mackey_glass": MackeyGlass, "linear": Linear}
-    if dut in known:
-        return dialect.bench.with_device(known[dut]())
-    if not Path(dut).exists():
+    if dut not in known and not Path(dut).exists():
         raise ConfigurationError(f"--dut {dut}: there is no such file, and the devices are {', '.join(known)}")
-    return validate(BenchConfig, Document.from_file(dut))
+    return dialect.bench.with_device(known[dut]()) if dut in known else _read(BenchConfig, dut) or BenchConfig()
 
 
-def _faults_of(path: Path | None) -> FaultPlan | None:
+def _read(model: type[ConfigT], path: str | Path | None) -> ConfigT | None:
+    """What stands in a file; None where none is named."""
     from reservoir_hw.core.configuration import Document, validate
-    from reservoir_hw.emulators.faults import FaultPlan
 
-    return None if path is None else validate(FaultPlan, Document.from_file(path))
+    return None if path is None else validate(model, Document.from_file(path))
 
 
 def _reservoir_file(dialect: Dialect, lab: Lab, log: Path | None) -> str:
@@ -376,21 +338,32 @@ def _safe_check(log: Path | None) -> list[str]:
     return ["hil:", f"  safe_check: {json_module.dumps(command)}"]
 
 
-def _say_rest(logged: str, named: str, log: Path | None, out: Path | None, text: str) -> None:
-    if log is not None:
-        typer.echo(f"What the {logged} is written to {log}; `reservoir-hw emulate check {log}` reads it.")
-    if out is not None:
-        typer.echo(f"The reservoir file is {out} (Ctrl-C ends the {named}).")
-    else:
-        typer.echo(f"A reservoir file (Ctrl-C ends the {named}):\n\n" + textwrap.indent(text, "    "))
-
-
-def _say_as_json(where: dict[str, str], log: Path | None, text: str) -> None:
+def _show_until_asked(
+    what: str, said: str, where: dict[str, str], text: str, log: Path | None, out: Path | None, *, json: bool
+) -> None:
+    """Write and print the reservoir file, and where instruments are reached; until a signal asks to end."""
     from ruamel.yaml import YAML
 
-    said = {
-        **where,
-        "log": None if log is None else str(log.resolve()),
-        "reservoir": YAML(typ="safe", pure=True).load(text),
-    }
-    typer.echo(json_module.dumps(said))
+    from reservoir_hw.core.files import replace_file
+    from reservoir_hw.core.interrupts import StopOnSignals
+
+    if out is not None:
+        replace_file(out, text)
+    # Its `put` may be called by the handler of a signal.
+    asked: SimpleQueue[None] = SimpleQueue()
+    with StopOnSignals(lambda: asked.put(None), lambda: True):
+        if json:
+            file = {
+                "log": None if log is None else str(log.resolve()),
+                "reservoir": YAML(typ="safe", pure=True).load(text),
+            }
+            typer.echo(json_module.dumps({**where, **file}))
+        else:
+            typer.echo(said)
+            if log is not None:
+                typer.echo(f"What the {what} gives is written to {log}; `reservoir-hw emulate check {log}` reads it.")
+            if out is not None:
+                typer.echo(f"The reservoir file is {out} (Ctrl-C ends the {what}).")
+            else:
+                typer.echo(f"A reservoir file (Ctrl-C ends the {what}):\n\n" + textwrap.indent(text, "    "))
+        asked.get()

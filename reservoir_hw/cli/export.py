@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 import typer
 
 from reservoir_hw.cli.options import JsonOption
-from reservoir_hw.cli.show import own_stdout, print_json, print_tables, progress_bar
+from reservoir_hw.cli.show import own_stdout, print_json, print_tables, progress_bar, say
 
 
 def export(
@@ -60,5 +60,5 @@ def export(
     print_tables(exported.tables())
     typer.echo(f"{exported.label} is in {exported.path} ({exported.bytes:,} bytes)")
     for note in exported.notes:
-        typer.echo(note, err=True)
+        say(note)
     typer.echo(f"Now: {exported.command}")

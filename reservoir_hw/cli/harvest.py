@@ -7,7 +7,7 @@ import shlex
 import typer
 
 from reservoir_hw.cli.options import AcceptChangeOption, ExperimentFile, JsonOption, ReservoirOption, SetOption
-from reservoir_hw.cli.show import own_stdout, print_json, progress_bar
+from reservoir_hw.cli.show import own_stdout, print_json, progress_bar, say
 
 
 def harvest(
@@ -29,7 +29,7 @@ def harvest(
     with own_stdout(json):
         experiment = Experiment.from_file(file, reservoir=reservoir, set=set_ or [])
         cost = experiment.estimate(harvest=True)
-        typer.echo(f"{experiment.config.title or experiment.name}: {cost}", err=True)
+        say(f"{experiment.config.title or experiment.name}: {cost}")
         with progress_bar() as progress:
             stores = experiment.harvest(progress, accept_change=accept_change)
     found = [{"path": store.path, "segments": store.segments} for store in stores]

@@ -6,7 +6,7 @@ import contextlib
 import itertools
 import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TextIO
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TextIO
 import typer
 
 from reservoir_hw.cli.options import JsonOption
-from reservoir_hw.cli.show import own_stdout, print_json, print_tables, progress_bar
+from reservoir_hw.cli.show import own_stdout, print_json, print_tables, progress_bar, say
 from reservoir_hw.core.errors import ConfigurationError, StreamStopped
 
 if TYPE_CHECKING:
@@ -131,13 +131,13 @@ def infer(
         with EdgeRunner(bundle, reservoir, any_device=any_device, repetitions=repetitions, expect=expect) as runner:
             loss = runner.manifest.loss
             if loss is not None and (loss.accepted or loss.judged_on == "nothing"):
-                typer.echo(loss, err=True)
+                say(str(loss))
             facts |= {"model": runner.manifest.model, "precision": runner.manifest.precision}
             facts["casts"] = [asdict(cast) for cast in runner.casts]
             if verify_probe:
                 facts["probe"] = check_probe(runner)
                 for number, seen in enumerate(facts["probe"]):
-                    typer.echo(f"reservoir {number} answers as recorded: deviation {seen['deviation']:.2f}", err=True)
+                    say(f"reservoir {number} answers as recorded: deviation {seen['deviation']:.2f}")
             if runner.manifest.input.dtype == "int64":
                 if prompt is None:
                     raise ConfigurationError(f"{runner.manifest.model} continues a text: give it with --prompt TEXT")
@@ -151,7 +151,8 @@ def infer(
                     )
                 choices: dict[str, Any] = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "seed": seed}
                 shown = output == "-" and not json and sys.stdout.isatty()
-                with contextlib.nullcontext(_unseen) if shown else progress_bar() as progress:
+                # Whoever sees the text come needs no other progress.
+                with contextlib.nullcontext(lambda *_: None) if shown else progress_bar() as progress:
                     pieces = _generated(runner, prompt, tokens, choices, progress)
                     if json and output == "-":
                         facts["text"] = "".join(pieces)
@@ -165,7 +166,7 @@ def infer(
                 read = read_options(delimiter, decimal, skip_lines)
                 if forecast is not None and outside != "pass":
                     raise ConfigurationError(f"--outside {outside} is about answers to rows: not with --forecast")
-                watch = Watch(runner, outside, lambda said: typer.echo(said, err=True))
+                watch = Watch(runner, outside, say)
                 if warmup != "none":
                     watch.washout = runner.washout if forecast is None else 0
                     watch.warmup = watch.warmup if warmup is None else read_warmup(Path(warmup), runner, read)
@@ -177,7 +178,7 @@ def infer(
                         )  # fmt: skip
                 finally:
                     for said in (*watch.lines(), *lines.told()):
-                        typer.echo(said, err=True)
+                        say(said)
                 facts |= {"washout": watch.washout, "outside": watch.figures(), "pipe": lines.figures()}
             stages = runner.latency()
             facts["clipped"] = runner.clipped
@@ -187,7 +188,7 @@ def infer(
         if figure is not None:
             title = f"{facts['model']}, {facts['precision']}"
             latency_figure(stages, title).savefig(figure, dpi=150)
-            typer.echo(f"{figure} is written", err=True)
+            say(f"{figure} is written")
     if json:
         print_json(facts)
         return
@@ -196,11 +197,7 @@ def infer(
         with contextlib.redirect_stdout(sys.stderr):
             print_tables([latency_table(stages)])
     if facts["clipped"]:
-        typer.echo(f"{facts['clipped']:,} values were clipped into the range of a reservoir", err=True)
-
-
-def _unseen(what: str, done: int, total: int) -> None:
-    """Whoever sees the text come needs no other progress."""
+        say(f"{facts['clipped']:,} values were clipped into the range of a reservoir")
 
 
 def _generated(
@@ -236,7 +233,7 @@ def _series(
     import numpy as np
 
     from reservoir_hw.experiment.deploy.infer import run_series, stream_series
-    from reservoir_hw.experiment.deploy.series_files import Answered, facts_of, header_of, line_of, lines_of, write_npy
+    from reservoir_hw.experiment.deploy.series_files import facts_of, header_of, line_of, lines_of, write_npy
 
     manifest, series = runner.manifest, runner.manifest.series
     to_npy = output.lower().endswith(".npy")
@@ -248,21 +245,21 @@ def _series(
         raise ConfigurationError("standard input is closed: give --input FILE")
     if by_line and not to_npy and not in_facts:
         answers = map(line_of, stream_series(runner, lines, watch))
-        _write(output, _after(header_of(series), answers), live=lines.live)
+        _write(output, answers, header=header_of(series), live=lines.live)
         return
     folder = source != "-" and Path(source).is_dir()
 
-    def put(found: Sequence[Answered]) -> None:
+    def put(found: dict[str, np.ndarray]) -> None:
         if to_npy:
-            write_npy(Path(output), np.concatenate([one.outputs for one in found]))
+            write_npy(Path(output), np.concatenate(list(found.values())))
         elif not in_facts:
             _write(output, lines_of(found, series, folder=folder))
         elif folder:
-            facts["files"] = [{"file": one.file, **facts_of(one.outputs, series)} for one in found]
+            facts["files"] = [{"file": name, **facts_of(outputs, series)} for name, outputs in found.items()]
         else:
-            facts.update(facts_of(found[0].outputs, series))
+            facts.update(facts_of(next(iter(found.values())), series))
 
-    found: list[Answered] = []
+    found: dict[str, np.ndarray] = {}
     # Outputs (batch, steps, outputs) of each call.
     answered: list[np.ndarray] = []
     file = source
@@ -271,7 +268,7 @@ def _series(
             for row in stream_series(runner, lines, watch):
                 answered.append(row[None, None])
             empty = np.zeros((1, 0, *manifest.output.shape), np.float32)
-            found.append(Answered(file, np.concatenate(answered, 1) if answered else empty))
+            found[file] = np.concatenate(answered, 1) if answered else empty
         else:
             given = _given(manifest, source, read, array, lines)
             batches, steps = (max(axis) for axis in zip(*(inputs.shape[:2] for inputs in given.values()), strict=True))
@@ -285,14 +282,14 @@ def _series(
                     outputs = run_series(
                         runner, inputs, progress, stepwise=timed, answered=answered, forecast=forecast, watch=watch
                     )
-                found.append(Answered(file, outputs))
+                found[file] = outputs
                 answered = []
     except BaseException as error:
         # Of a model that reads the last step, what came before it is no answer; --json is one document, at the end.
         if answered and not manifest.reads_last and not labels:
-            found.append(Answered(file, np.concatenate(answered, 1)))
+            found[file] = np.concatenate(answered, 1)
         if found and not in_facts:
-            count = sum(one.outputs.shape[1] for one in found)
+            count = sum(outputs.shape[1] for outputs in found.values())
             where = "written" if output == "-" else f"in {output}"
             try:
                 put(found)
@@ -315,20 +312,10 @@ def _given(manifest: Manifest, source: str, read: ReadConfig, array: str | None,
         if len({len(row) for row in rows}) != 1:
             raise ConfigurationError("stdin: no rows of numbers, or of different lengths")
         return {"stdin": np.stack(rows)[None]}
-    return {
-        path.name: read_series(path, manifest, read, array, lambda said: typer.echo(said, err=True))
-        for path in series_paths(Path(source))
-    }
+    return {path.name: read_series(path, manifest, read, array, say) for path in series_paths(Path(source))}
 
 
-def _after(header: str, lines: Iterator[str]) -> Iterator[str]:
-    """The header comes with the first answer, so that an error before it leaves an older file as it was."""
-    for line in lines:
-        yield header + line
-        header = ""
-
-
-def _write(output: str, pieces: Iterator[str], end: str = "", *, live: bool = False) -> None:
+def _write(output: str, pieces: Iterator[str], end: str = "", *, header: str = "", live: bool = False) -> None:
     """Each piece as it comes, and at once.
 
     Who reads may have had enough of a file or a text. A `live` stream is `StreamStopped` there, as somebody relied on
@@ -336,6 +323,7 @@ def _write(output: str, pieces: Iterator[str], end: str = "", *, live: bool = Fa
     it was.
     """
     first = next(pieces, "")
+    first = first and header + first
     target: TextIO = sys.stdout if output == "-" else open(output, "w", encoding="utf-8")  # noqa: SIM115 - closed below
     try:
         for count, piece in enumerate(itertools.chain([first], pieces, [end])):

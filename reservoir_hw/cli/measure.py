@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from reservoir_hw.cli.options import InputRangeOption, JsonOption, ReservoirOption, SetOption
-from reservoir_hw.cli.show import own_stdout, print_result, progress_bar
-from reservoir_hw.core.errors import ConfigurationError, MissingExtra
+from reservoir_hw.cli.show import own_stdout, print_result, progress_bar, say
+from reservoir_hw.core.errors import ConfigurationError, extra
 
 if TYPE_CHECKING:
     from reservoir_hw.core.reservoir_config import ReservoirConfig
@@ -95,7 +95,7 @@ def measure(
             folder=folder,
             budget=budget,
             conform=None if unchecked else _conform,
-            on_plan=lambda plan: typer.echo(plan, err=True),
+            on_plan=say,
             progress=progress,
         )
     print_result(result, json=json)
@@ -124,15 +124,8 @@ def _number(text: str) -> float:
 
 def _conform(config: ReservoirConfig, *, budget: Share, progress: Progress | None) -> Report:
     """The conformance suite, whose result is said."""
-    try:
+    with extra("test", "a device is qualified after the conformance suite (or --unchecked), which needs pytest"):
         from reservoir_hw.testing.conformance import conform
-    except ModuleNotFoundError as error:
-        if error.name != "pytest":
-            raise
-        raise MissingExtra(
-            "a device is qualified after the conformance suite, which needs pytest: pip install 'reservoir-hw[test]', "
-            "or --unchecked"
-        ) from error
     report = conform(config, budget=budget, progress=progress)
-    typer.echo(f"conform: {report.summary}", err=True)
+    say(f"conform: {report.summary}")
     return report

@@ -16,7 +16,7 @@ from reservoir_hw.cli.options import (
     SetOption,
     StrictOption,
 )
-from reservoir_hw.cli.show import own_stdout, print_result, progress_bar
+from reservoir_hw.cli.show import own_stdout, print_result, progress_bar, say
 
 
 def run(
@@ -74,7 +74,7 @@ def run(
         if not processes.is_first:
             experiment.run(accept_change=accept_change)
             return
-        typer.echo(f"{experiment.config.title or experiment.name}: {experiment.estimate()}", err=True)
+        say(f"{experiment.config.title or experiment.name}: {experiment.estimate()}")
         with progress_bar() as progress:
             result = experiment.run(progress, accept_change=accept_change)
     print_result(result, json=json)

@@ -6,13 +6,13 @@ import logging
 import platform
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, TypeAlias
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from reservoir_hw.cli import serve_check
 from reservoir_hw.cli.options import InputsOption, SetOption
-from reservoir_hw.core.errors import ConfigurationError, MissingExtra
+from reservoir_hw.core.errors import ConfigurationError, extra
 from reservoir_hw.core.interrupts import StopOnSignals
 
 if TYPE_CHECKING:
@@ -22,80 +22,62 @@ if TYPE_CHECKING:
 _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 
 
-FileArgument: TypeAlias = Annotated[
-    Path | None, typer.Argument(metavar="FILE", help="Reservoir or experiment file (YAML or JSON).")
-]
-BindOption: TypeAlias = Annotated[
-    str, typer.Option(metavar="ADDRESS", help="tcp://host:port, or ipc://path or unix://path for this host.")
-]
-ControlOption: TypeAlias = Annotated[
-    str | None,
-    typer.Option(metavar="ADDRESS", help="Of the control socket. (default: next port, or path + .control)"),
-]
-LeaseOption: TypeAlias = Annotated[
-    float, typer.Option(help="Seconds. A client that is silent for longer has lost the device.")
-]
-CreditsOption: TypeAlias = Annotated[int, typer.Option(help="Chunks that a client may have under way at once.")]
-MaxMessageOption: TypeAlias = Annotated[
-    str, typer.Option("--max-message", metavar="BYTES", help="Largest message, for instance 64M.")
-]
-SecretKeyOption: TypeAlias = Annotated[
-    Path | None, typer.Option("--secret-key", metavar="FILE", help="The server's own .key_secret file.")
-]
-ClientsOption: TypeAlias = Annotated[
-    Path | None, typer.Option(metavar="DIR", help="Folder with the .key files of the clients that may connect.")
-]
-InsecureOption: TypeAlias = Annotated[
-    bool, typer.Option("--insecure", help="Listen to other hosts without keys: anybody may drive the device.")
-]
-ChecksumsOption: TypeAlias = Annotated[
-    bool, typer.Option("--checksums", help="Payloads have checksums at a unix address, too.")
-]
-WatchdogOption: TypeAlias = Annotated[
-    float | None,
-    typer.Option(
-        metavar="S",
-        min=0,
-        help="A request that takes longer hangs: emergency stop, and no client until `device release ADDRESS`. "
-        "0: never. (default: 3 times what the device declares, and the lease)",
-    ),
-]
-CheckOption: TypeAlias = Annotated[
-    str | None,
-    typer.Option(
-        metavar="ADDRESS",
-        help="Serve nothing: look at the server that listens there, rule by rule of docs/protocol.md. It drives "
-        "the device.",
-    ),
-]
-JunitOption: TypeAlias = Annotated[Path | None, typer.Option(metavar="FILE", help="With --check: write JUnit XML.")]
-JsonOption: TypeAlias = Annotated[
-    bool,
-    typer.Option(
-        "--json", help="Log JSON, one object on each line of standard error. With --check: print the rules as JSON."
-    ),
-]
-
-
 def serve(
     ctx: typer.Context,
-    file: FileArgument = None,
+    file: Annotated[
+        Path | None, typer.Argument(metavar="FILE", help="Reservoir or experiment file (YAML or JSON).")
+    ] = None,
     *,
-    bind: BindOption = "tcp://127.0.0.1:5555",
-    control: ControlOption = None,
+    bind: Annotated[
+        str, typer.Option(metavar="ADDRESS", help="tcp://host:port, or ipc://path or unix://path for this host.")
+    ] = "tcp://127.0.0.1:5555",
+    control: Annotated[
+        str | None,
+        typer.Option(metavar="ADDRESS", help="Of the control socket. (default: next port, or path + .control)"),
+    ] = None,
     inputs: InputsOption = None,
     set_: SetOption = None,
-    lease: LeaseOption = 10,
-    credits: CreditsOption = 8,
-    max_message: MaxMessageOption = "256M",
-    secret_key: SecretKeyOption = None,
-    clients: ClientsOption = None,
-    insecure: InsecureOption = False,
-    checksums: ChecksumsOption = False,
-    watchdog: WatchdogOption = None,
-    check: CheckOption = None,
-    junit: JunitOption = None,
-    json: JsonOption = False,
+    lease: Annotated[float, typer.Option(help="Seconds. A client that is silent for longer has lost the device.")] = 10,
+    credits: Annotated[int, typer.Option(help="Chunks that a client may have under way at once.")] = 8,
+    max_message: Annotated[
+        str, typer.Option("--max-message", metavar="BYTES", help="Largest message, for instance 64M.")
+    ] = "256M",
+    secret_key: Annotated[
+        Path | None, typer.Option("--secret-key", metavar="FILE", help="The server's own .key_secret file.")
+    ] = None,
+    clients: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Folder with the .key files of the clients that may connect.")
+    ] = None,
+    insecure: Annotated[
+        bool, typer.Option("--insecure", help="Listen to other hosts without keys: anybody may drive the device.")
+    ] = False,
+    checksums: Annotated[
+        bool, typer.Option("--checksums", help="Payloads have checksums at a unix address, too.")
+    ] = False,
+    watchdog: Annotated[
+        float | None,
+        typer.Option(
+            metavar="S",
+            min=0,
+            help="A request that takes longer hangs: emergency stop, and no client until `device release ADDRESS`. "
+            "0: never. (default: 3 times what the device declares, and the lease)",
+        ),
+    ] = None,
+    check: Annotated[
+        str | None,
+        typer.Option(
+            metavar="ADDRESS",
+            help="Serve nothing: look at the server that listens there, rule by rule of docs/protocol.md. It drives "
+            "the device.",
+        ),
+    ] = None,
+    junit: Annotated[Path | None, typer.Option(metavar="FILE", help="With --check: write JUnit XML.")] = None,
+    json: Annotated[
+        bool,
+        typer.Option(
+            "--json", help="Log JSON, one object on each line of standard error. With --check: print the rules as JSON."
+        ),
+    ] = False,
 ) -> None:
     """Offer a reservoir to experiments on this or another host (`kind: zmq`).
 
@@ -116,12 +98,10 @@ def serve(
         raise ConfigurationError("--junit is what --check ADDRESS writes; without it nothing is looked at")
     from reservoir_hw.experiment.devices.info import reservoirs_from_file
 
-    try:
+    with extra("zmq", "serving needs pyzmq"):
         from reservoir_hw.drivers.zeromq.addresses import layer_address
         from reservoir_hw.serving import Server
         from reservoir_hw.serving.server import run_together
-    except ImportError as error:
-        raise MissingExtra("serving needs pyzmq: pip install 'reservoir-hw[zmq]'") from error
     _log(as_json=json)
     allowed = _allowed(secret_key, clients)
     largest = _bytes(max_message)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from reservoir_hw.core.errors import ConfigurationError, MissingExtra
+from reservoir_hw.core.errors import ConfigurationError, extra
 from reservoir_hw.core.files import must_be_writable
 
 if TYPE_CHECKING:
@@ -38,38 +38,25 @@ def look(address: str, control: str | None, junit: Path | None, *, as_json: bool
 
     Exits with 1 if a rule is broken. Raises as `testing.protocol.check.check`.
     """
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+    from reservoir_hw.cli.show import print_facts, print_json, print_tables, progress_bar, say
 
-    from reservoir_hw.cli.show import print_facts, print_json, print_tables
-
-    try:
+    with extra("zmq", "looking at a server needs pyzmq"):
         from reservoir_hw.testing.protocol import lease
         from reservoir_hw.testing.protocol.check import check
         from reservoir_hw.testing.protocol.ledger import Broken
-    except ImportError as error:
-        raise MissingExtra("looking at a server needs pyzmq: pip install 'reservoir-hw[zmq]'") from error
     if junit is not None:
         # Before the device is driven: what is found must have a place.
         must_be_writable(junit, "the JUnit XML")
 
-    def say(device: Device, rules: int) -> None:
+    def begin(device: Device, rules: int) -> None:
         try:
             told = f"; the leases of {device.lease_s:g} s take {lease.seconds_of(device):.0f} s of it"
         except Broken:
             told = ""
-        typer.echo(f"Looking at {device.address}: {rules} rules{told}.", err=True)
+        say(f"Looking at {device.address}: {rules} rules{told}.")
 
-    columns = (MofNCompleteColumn(), BarColumn(20), TextColumn("{task.description}"))
-    console = Console(stderr=True)
-    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
-        work = bar.add_task("", total=None)
-        report = check(
-            address,
-            control=control,
-            on_start=say,
-            progress=lambda what, done, total: bar.update(work, description=what, completed=done, total=total),
-        )
+    with progress_bar() as progress:
+        report = check(address, control=control, on_start=begin, progress=progress)
     if junit is not None:
         report.write_junit(junit)
     if as_json:

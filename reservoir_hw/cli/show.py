@@ -45,6 +45,11 @@ def own_stdout(wanted: bool) -> Iterator[None]:
         os.close(kept)
 
 
+def say(text: str) -> None:
+    """A line on standard error, which is no result."""
+    typer.echo(text, err=True)
+
+
 def print_json(value: Any) -> None:
     """Indented JSON on standard output."""
     from reservoir_hw.experiment.run.folder import to_json

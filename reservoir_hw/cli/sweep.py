@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from reservoir_hw.cli.options import ExperimentFile, JsonOption, ReservoirOption, SetOption
-from reservoir_hw.cli.show import own_stdout, print_result, progress_bar
+from reservoir_hw.cli.show import own_stdout, print_result, progress_bar, say
 
 
 def sweep(
@@ -34,14 +34,12 @@ def sweep(
     Whatever ends it (Ctrl-C, a device fault, kill -9): the same command goes on, in any number of processes at once.
     Writes best.yaml, a complete experiment file, figures and a self-contained report.html.
     """
-    from reservoir_hw.experiment.sweeps.sweep import Sweep, describe
+    from reservoir_hw.experiment.sweeps.sweep import sweep as search
 
-    with own_stdout(json):
-        wanted = Sweep.of(file, reservoir=reservoir, set=set_ or [], trials=trials, name=name, storage=storage)
-        title = wanted.experiment.config.title or wanted.experiment.name
-        cost = wanted.estimate()
-        typer.echo(f"{title}: {describe(wanted)}; each {cost}", err=True)
-        with progress_bar() as progress:
-            result = wanted.run(progress)
+    with own_stdout(json), progress_bar() as progress:
+        result = search(
+            file, reservoir=reservoir, set=set_ or [], trials=trials, name=name, storage=storage, on_plan=say,
+            progress=progress,
+        )  # fmt: skip
     now = "" if result.best is None else f"reservoir-hw run {result.best_file}"
     print_result(result, json=json, now=now)

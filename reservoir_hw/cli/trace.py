@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, TypeAlias
 import typer
 
 from reservoir_hw.cli.options import JsonOption
-from reservoir_hw.cli.show import print_facts, print_json, print_tables, progress_bar
+from reservoir_hw.cli.show import print_facts, print_json, print_tables, progress_bar, say
 from reservoir_hw.core.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -119,7 +119,7 @@ def diff(
         message = f"{above} of {len(found.nodes)} nodes are above the tolerance of {tolerance:g}"
         if found.not_finite:
             message += f"; not finite: {found.names_not_finite()}"
-        typer.echo(message, err=True)
+        say(message)
         raise typer.Exit(1)
 
 

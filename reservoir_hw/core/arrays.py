@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
-from reservoir_hw.core.errors import MissingExtra, NotSupported, ShapeError
+from reservoir_hw.core.errors import NotSupported, ShapeError, extra
 
 if TYPE_CHECKING:
     import torch
@@ -33,12 +33,10 @@ def is_tensor(value: object) -> bool:
     return torch is not None and isinstance(value, torch.Tensor)
 
 
-def import_torch(purpose: str, extra: str = "sim") -> Any:
-    """Torch, or one sentence that says how to get it."""
-    try:
+def import_torch(purpose: str, of: str = "sim") -> Any:
+    """Torch, or one sentence that says how to get it: by the extra `of` this package."""
+    with extra(of, f"{purpose} needs torch"):
         import torch
-    except ImportError as error:
-        raise MissingExtra(f"{purpose} needs torch: pip install 'reservoir-hw[{extra}]' ({error})") from error
     return torch
 
 

@@ -80,11 +80,6 @@ class Dimension(Config):
             raise ValueError("these are choices")
         return self.low, self.high
 
-    def of_real_numbers(self) -> Dimension:
-        """The same range in real numbers."""
-        low, high = self.range
-        return self.model_copy(update={"low": float(low), "high": float(high)})
-
     def extremes(self) -> list[Any]:
         """Both ends of a range, or all choices."""
         return list(self.range) if self.choices is None else self.choices

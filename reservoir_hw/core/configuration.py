@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any, Self, TypeVar
+from typing import Any, Self, TypeVar, get_args
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 from pydantic_core import to_jsonable_python
@@ -481,11 +481,11 @@ def _known_keys(model: type[BaseModel], location: Sequence[Key]) -> list[str]:
 
 
 def _models(model: type[BaseModel], key: str) -> list[type[BaseModel]]:
-    from typing import get_args
-
     info = model.model_fields.get(key)
     if info is None:
-        return [model] if _has_kind(model, key) else []
+        # The name of a kind, which stands in no file.
+        kind = model.model_fields.get("kind")
+        return [model] if kind is not None and key in get_args(kind.annotation) else []
     pending: list[Any] = [info.annotation]
     found: list[type[BaseModel]] = []
     while pending:
@@ -494,10 +494,3 @@ def _models(model: type[BaseModel], key: str) -> list[type[BaseModel]]:
             found.append(annotation)
         pending.extend(get_args(annotation))
     return found
-
-
-def _has_kind(model: type[BaseModel], kind: str) -> bool:
-    from typing import get_args
-
-    info = model.model_fields.get("kind")
-    return info is not None and kind in get_args(info.annotation)

@@ -102,26 +102,17 @@ def read_tensors(path: str | os.PathLike[str], framework: str, form: str) -> tup
 
     Raises `ConfigurationError` if the file is missing, damaged or something else.
     """
-    from safetensors import SafetensorError, safe_open
-
     name = os.fspath(path)
-    try:
-        with safe_open(name, framework=framework) as file:
-            metadata = file.metadata() or {}
-            if metadata.get("format") != form:
-                raise ConfigurationError(
-                    f"{name} is a safetensors file, but no {form}: it names its format {metadata.get('format')!r}"
-                )
-            if metadata.get("version") != FORMAT_VERSION:
-                raise ConfigurationError(
-                    f"{name} is a {form} of version {metadata.get('version')}, this package reads version "
-                    f"{FORMAT_VERSION}: use the package that wrote it, or a newer one"
-                )
-            tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118 - not a mapping
-    except FileNotFoundError as error:
-        raise ConfigurationError(f"there is no file {name}; a {form} is needed") from error
-    except (SafetensorError, OSError) as error:
-        raise ConfigurationError(f"{name} cannot be read as a {form} (safetensors): {error}; is it damaged?") from error
+    tensors, metadata = read_safetensors(path, form, framework)
+    if metadata.get("format") != form:
+        raise ConfigurationError(
+            f"{name} is a safetensors file, but no {form}: it names its format {metadata.get('format')!r}"
+        )
+    if metadata.get("version") != FORMAT_VERSION:
+        raise ConfigurationError(
+            f"{name} is a {form} of version {metadata.get('version')}, this package reads version {FORMAT_VERSION}: "
+            "use the package that wrote it, or a newer one"
+        )
     text = metadata.get("facts", "")
     if metadata.get("sha256") != checksum(tensors, text):
         raise ConfigurationError(
@@ -145,6 +136,23 @@ def checksum(tensors: Mapping[str, Any], text: str = "") -> str:
     return digest.hexdigest()
 
 
+def read_safetensors(path: str | os.PathLike[str], what: str, framework: str = "numpy") -> tuple[dict[str, Any], Any]:
+    """Arrays by name, or tensors of torch (framework "pt"), and the metadata, text by text.
+
+    Raises `ConfigurationError` that names `what` the file should be, where it is missing or cannot be read.
+    """
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        with safe_open(str(path), framework=framework) as file:
+            arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - not a mapping
+            return arrays, file.metadata() or {}
+    except FileNotFoundError as error:
+        raise ConfigurationError(f"there is no {what} {path}") from error
+    except (OSError, SafetensorError, TypeError) as error:
+        raise ConfigurationError(f"{path} cannot be read as a {what} (safetensors): {error}; is it damaged?") from error
+
+
 def must_be_writable(path: str | os.PathLike[str], what: str) -> None:
     """Raise `ConfigurationError` unless a file can be written there. It is made if there is none."""
     try:
@@ -153,12 +161,16 @@ def must_be_writable(path: str | os.PathLike[str], what: str) -> None:
         raise ConfigurationError(f"{path}: {what} cannot be written there: {error.strerror}") from error
 
 
-def make_folder(path: Path) -> None:
-    """A folder for results, with those above it. Raises `ConfigurationError` where that is not possible."""
+def make_folder(path: Path, option: str = "-o") -> None:
+    """A folder for results, with those above it; `option` names another.
+
+    Raises `ConfigurationError` where that is not possible.
+    """
     try:
         path.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise ConfigurationError(f"{path} cannot be made: {error.strerror or error}; name another with -o") from error
+    except (OSError, ValueError) as error:
+        why = getattr(error, "strerror", None) or error
+        raise ConfigurationError(f"{path} cannot be made: {why}; name another with {option}") from error
 
 
 def settle_folder(path: Path) -> None:

@@ -9,7 +9,7 @@ import threading
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
-from types import FrameType, TracebackType
+from types import FrameType
 from typing import Any, Self
 
 log = logging.getLogger(__name__)
@@ -65,9 +65,7 @@ class _Deferred(ABC):
                     signal.signal(number, self._came)
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
         for number, handler in self._previous.items():
             # None stands for a handler that was not set by Python, which cannot be put back.
             signal.signal(number, signal.SIG_DFL if handler is None else handler)
@@ -156,9 +154,7 @@ class StopRequests(_FirstAndSecond):
         """Number of the signal that came, or 0."""
         self._advice = advice
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
         super().__exit__(kind, error, trace)
         if not self.requested:
             return

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from typing import Annotated, Any, Literal, Self
 
 import numpy as np
@@ -128,7 +129,7 @@ class Knob:
 
     def _ramp(self, value: float) -> list[float]:
         """Values to set one after the other, all of them within the limits."""
-        config = self.config
+        config, resolution = self.config, self.config.resolution
         if config.ramp_step is None:
             return [value]
         low, high = config.limits
@@ -139,20 +140,12 @@ class Knob:
                 f"knob {self.name} is at {_said(there, config.unit)}, beyond its limits [{low:g}, {high:g}]: bring it "
                 "within them first"
             )
-        steps = max(1, math.ceil(abs(value - begin) / self._ramp_step - 1e-9))
-        return [*(self._on_grid(float(step)) for step in np.linspace(begin, value, steps + 1)[1:-1]), value]
-
-    @property
-    def _ramp_step(self) -> float:
-        """Whole multiples of the resolution, to which the values between are rounded."""
-        step = self.config.ramp_step
-        assert step is not None
-        resolution = self.config.resolution
-        return step if resolution is None else math.floor(step / resolution + 1e-9) * resolution
-
-    def _on_grid(self, value: float) -> float:
-        resolution = self.config.resolution
-        return value if resolution is None else round(value / resolution) * resolution
+        # Whole multiples of the resolution, to which the values between are rounded.
+        most = config.ramp_step
+        most = most if resolution is None else math.floor(most / resolution + 1e-9) * resolution
+        steps = max(1, math.ceil(abs(value - begin) / most - 1e-9))
+        between = map(float, np.linspace(begin, value, steps + 1)[1:-1])
+        return [*(one if resolution is None else round(one / resolution) * resolution for one in between), value]
 
 
 class MonitorConfig(Config):
@@ -251,14 +244,9 @@ def about_monitors(series: Mapping[str, Mapping[str, Any]]) -> list[str]:
 
 def closed(knobs: Sequence[Knob]) -> None:
     """Set all closing values, the last knob first. What one fails with is raised when all were tried."""
-    failed: list[BaseException] = []
-    for knob in reversed(knobs):
-        try:
-            knob.close()
-        except BaseException as error:
-            failed.append(error)
-    if failed:
-        raise failed[0]
+    with ExitStack() as stack:
+        for knob in knobs:
+            stack.callback(knob.close)
 
 
 def _said(value: float, unit: str) -> str:

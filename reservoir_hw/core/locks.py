@@ -241,60 +241,74 @@ def _from_environment() -> float:
     return number_in(f"environment variable {VARIABLE}", seconds, 0.0, float("inf"))
 
 
-class HostLock:
-    """Exclusive ownership of `resource` (a VISA address, a serial port, a function's name).
+class HostLocks:
+    """Exclusive ownership of resources (a VISA address, a serial port, a function's name): all of them, or none.
 
-    The operating system releases the lock when its owner dies, so there are no stale locks.
+    They are locked in sorted order, so that two processes that want the same ones cannot wait for each other. The
+    operating system releases the locks when their owner dies, so there are no stale ones.
     """
 
-    def __init__(self, resource: str) -> None:
-        self.resource = resource
-        self._owner_path = lock_file(resource, ".json")
-        self._lock = FileLock(lock_file(resource, ".lock"), mode=0o666)
+    def __init__(self, resources: Iterable[str]) -> None:
+        self.resources = tuple(sorted(set(resources)))
+        self._locks: dict[str, FileLock] = {}
 
-    def acquire(self, wait_s: float | None = None) -> None:
-        """Take the lock, or raise `DeviceBusy` naming the owner if it is not free within `wait_s` seconds.
+    def acquire(self, wait_s: float | None = None, *, honour_reservations: bool = True) -> None:
+        """Take all locks, or raise `DeviceBusy` naming the owner of the first that is not free within `wait_s` seconds.
 
-        By default it waits as long as RESERVOIR_HW_WAIT_S says, or else not at all.
+        By default it waits as long as RESERVOIR_HW_WAIT_S says, or else not at all. It holds none while it waits.
+        What another user has reserved is not free, unless reservations are not honoured.
         """
-        while_busy(self._take, wait_s)
+        while_busy(lambda: self._take(honour_reservations), wait_s)
 
     def release(self) -> None:
-        """Give the device back. Idempotent."""
-        if self._lock.is_locked:
+        """Give all of them back. Idempotent."""
+        while self._locks:
+            resource, lock = self._locks.popitem()
             with contextlib.suppress(OSError):
-                self._owner_path.unlink(missing_ok=True)
-            self._lock.release()
+                lock_file(resource, ".json").unlink(missing_ok=True)
+            lock.release()
 
-    def _take(self) -> None:
-        with writing_for(self.resource):
-            try:
-                self._lock.acquire(timeout=0)
-            except Timeout:
-                raise DeviceBusy(
-                    f"{self.resource!r} is in use by {self._owner()}; close it there, or wait until it ends"
-                ) from None
-            if _is_guarded(self.resource):
-                self._lock.release()
-                raise DeviceBusy(
-                    f"{self.resource!r}: its owner has died, and its guard is bringing it to its safe state; wait"
-                )
-        owner = {
-            "pid": os.getpid(),
-            "user": user_name(),
-            "command": " ".join(passwords.command())[:200],
-            "since": time.strftime("%Y-%m-%d %H:%M:%S"),
-        }
-        # The note is for people; the lock itself is what counts.
-        with contextlib.suppress(OSError):
-            write_note(self._owner_path, owner)
-
-    def _owner(self) -> str:
+    def _take(self, honour_reservations: bool) -> None:
+        if honour_reservations:
+            _refuse_if_anothers(self.resources)
         try:
-            owner = json.loads(self._owner_path.read_text())
-            return f"process {owner['pid']} of {owner['user']} since {owner['since']} ({owner['command']})"
-        except (OSError, ValueError, KeyError):
-            return "another process"
+            for resource in self.resources:
+                self._locks[resource] = _locked(resource)
+        except BaseException:
+            self.release()
+            raise
+
+
+def _locked(resource: str) -> FileLock:
+    lock = FileLock(lock_file(resource, ".lock"), mode=0o666)
+    with writing_for(resource):
+        try:
+            lock.acquire(timeout=0)
+        except Timeout:
+            raise DeviceBusy(
+                f"{resource!r} is in use by {_owner_of(resource)}; close it there, or wait until it ends"
+            ) from None
+        if _is_guarded(resource):
+            lock.release()
+            raise DeviceBusy(f"{resource!r}: its owner has died, and its guard is bringing it to its safe state; wait")
+    owner = {
+        "pid": os.getpid(),
+        "user": user_name(),
+        "command": " ".join(passwords.command())[:200],
+        "since": time.strftime("%Y-%m-%d %H:%M:%S"),
+    }
+    # The note is for people; the lock itself is what counts.
+    with contextlib.suppress(OSError):
+        write_note(lock_file(resource, ".json"), owner)
+    return lock
+
+
+def _owner_of(resource: str) -> str:
+    try:
+        owner = json.loads(lock_file(resource, ".json").read_text())
+        return f"process {owner['pid']} of {owner['user']} since {owner['since']} ({owner['command']})"
+    except (OSError, ValueError, KeyError):
+        return "another process"
 
 
 @contextlib.contextmanager
@@ -303,9 +317,9 @@ def owned(resource: str, taken: str, advice: str = "") -> Iterator[None]:
 
     Raises `ConfigurationError` if another one does: `taken`, who that is, and `advice`.
     """
-    lock = HostLock(resource)
+    lock = HostLocks([resource])
     try:
-        lock.acquire(0)
+        lock.acquire(0, honour_reservations=False)
     except DeviceBusy as busy:
         raise ConfigurationError(f"{taken}: {busy}{advice}") from busy
     try:
@@ -325,39 +339,3 @@ def _is_guarded(resource: str) -> bool:
             return False
     except Timeout:
         return True
-
-
-class HostLocks:
-    """Exclusive ownership of several resources at once: all of them, or none.
-
-    They are locked in sorted order, so that two processes that want the same ones cannot wait for each other.
-    """
-
-    def __init__(self, resources: Iterable[str]) -> None:
-        self.resources = tuple(sorted(set(resources)))
-        self._locks: list[HostLock] = []
-
-    def acquire(self, wait_s: float | None = None, *, honour_reservations: bool = True) -> None:
-        """Take all locks, or raise `DeviceBusy` naming the owner of the first that is not free within `wait_s` seconds.
-
-        By default it waits as long as RESERVOIR_HW_WAIT_S says, or else not at all. It holds none while it waits.
-        What another user has reserved is not free, unless reservations are not honoured.
-        """
-        while_busy(lambda: self._take(honour_reservations), wait_s)
-
-    def release(self) -> None:
-        """Give all of them back. Idempotent."""
-        while self._locks:
-            self._locks.pop().release()
-
-    def _take(self, honour_reservations: bool) -> None:
-        if honour_reservations:
-            _refuse_if_anothers(self.resources)
-        try:
-            for resource in self.resources:
-                lock = HostLock(resource)
-                lock.acquire(0)
-                self._locks.append(lock)
-        except BaseException:
-            self.release()
-            raise

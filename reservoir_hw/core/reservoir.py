@@ -95,7 +95,8 @@ class Reservoir(ABC):
         """Whether `open` is refused while another user has the device reserved. A server looks after that itself."""
         self._knobs = {knob.name: knob for knob in knobs}
         self._monitors = {monitor.name: monitor for monitor in monitors}
-        self._given_spec = spec and self._with_knobs(spec)
+        self.given_spec = spec and self._with_knobs(spec)
+        """What the device itself declares, open or not; None for one that reports it whenever it is opened."""
         self._locks = HostLocks([resource] if isinstance(resource, str) else resource or ())
         self._connected = False
         self._spec: ReservoirSpec | None = None
@@ -141,11 +142,6 @@ class Reservoir(ABC):
         return self._spec
 
     @property
-    def given_spec(self) -> ReservoirSpec | None:
-        """What the device itself declares, open or not; None for one that reports it whenever it is opened."""
-        return self._given_spec
-
-    @property
     def device_spec(self) -> ReservoirSpec:
         """What the device itself declares: behind the mask, where there is one."""
         return self.spec if self._device_spec is None else self._device_spec
@@ -176,7 +172,7 @@ class Reservoir(ABC):
     @property
     def in_process(self) -> bool:
         """Whether it is computed in this process, and locks nothing."""
-        return self._given_spec is not None and self._given_spec.identity.simulated and not self.resources
+        return self.given_spec is not None and self.given_spec.identity.simulated and not self.resources
 
     @property
     def state_lost(self) -> str | None:
@@ -287,7 +283,7 @@ class Reservoir(ABC):
         if self.is_open:
             return self
         self._locks.acquire(honour_reservations=self.honours_reservations)
-        with self._closed_on_error():
+        try:
             self.counters = Counters()
             self.latency = Latency()
             self._unknown = None
@@ -295,7 +291,7 @@ class Reservoir(ABC):
             self._connected, self._left_to = True, None
             _OPEN.add(self)
             self._begin_monitors()
-            spec = self._open() or self._given_spec
+            spec = self._open() or self.given_spec
             if spec is None:
                 raise ConfigurationError(
                     f"{type(self).__name__} has no spec: pass one to Reservoir.__init__ or return one from _open"
@@ -307,6 +303,9 @@ class Reservoir(ABC):
             if self.reset_policy.probe_steps:
                 steps = self.reset_policy.probe_steps
                 self.reset_residual = reset_residual(self.reset, self._probed, self.device_spec, steps)
+        except BaseException as error:
+            Reservoir.__exit__(self, type(error), error, None)
+            raise
         return self
 
     def close(self) -> None:
@@ -495,9 +494,9 @@ class Reservoir(ABC):
             raise
         self._unknown = "its new weights were refused; upload() others"
         self._accept_spec(spec)
-        if self._given_spec is not None:
+        if self.given_spec is not None:
             # It keeps its weights when it is closed; whoever opens it next must learn which.
-            self._given_spec = spec
+            self.given_spec = spec
         self._unknown = None
         self.reset(self._driving.batch)
 
@@ -673,14 +672,6 @@ class Reservoir(ABC):
         """Raise where the device cannot take these inputs, which are finite and within its range."""
 
     # ---- how ------------------------------------------------------------------------------------
-
-    @contextlib.contextmanager
-    def _closed_on_error(self) -> Iterator[None]:
-        try:
-            yield
-        except BaseException as error:
-            Reservoir.__exit__(self, type(error), error, None)
-            raise
 
     def _probed(self, u: np.ndarray) -> np.ndarray:
         """States of inputs (batch, time, inputs) of the device itself, behind the mask."""

@@ -35,10 +35,6 @@ Encoder: TypeAlias = Callable[[np.ndarray], np.ndarray]
 """From inputs (batch, time, inputs) to what the input chain of a device makes of them, (batch, time, width)."""
 
 
-def _is_empty(axes: Any) -> bool:
-    return not axes
-
-
 class ReservoirConfig(Config):
     """What every kind of reservoir can be told. A kind adds `kind: Literal["..."]` and its own fields."""
 
@@ -66,12 +62,12 @@ class ReservoirConfig(Config):
     )
     vary: Annotated[Vary, NO_INFLUENCE_ON_STATES] = Field(
         default={},
-        exclude_if=_is_empty,
+        exclude_if=lambda axes: not axes,
         description="key of this section -> values, one point of an experiment for each; or a list of rows",
     )
     search: Annotated[dict[str, Dimension], NO_INFLUENCE_ON_STATES] = Field(
         default={},
-        exclude_if=_is_empty,
+        exclude_if=lambda axes: not axes,
         description="key of this section -> what a sweep tries: {low, high} with log: true or step, or choices",
     )
     # Excluded: what is kept of a configuration, and hashed, does not change with what tests need to know.

@@ -49,7 +49,8 @@ class Share:
         """
         reservoir, replay = self.reservoir, 0
         given = u
-        holder = _holder(reservoir)
+        known = _HOLDERS.get(reservoir)
+        holder = None if known is None else known()
         if holder is not self and holder is not None:
             holder._keep()
         if self.steps == 0:
@@ -66,16 +67,11 @@ class Share:
         states: Any = reservoir.run(given, None if replay else out)
         self.steps += u.shape[1]
         self._counted = reservoir.counters.steps
-        if self._replays:
+        if reservoir.spec.continuity == "replayed" and not reservoir.spec.snapshot:
             past = u if self._recent is None else arrays.concatenate([self._recent, u], 1)
             last: Any = past[:, -reservoir.spec.memory_steps :]
             self._recent = last.detach().clone() if arrays.is_tensor(last) else last.copy()
         return states[:, replay:]
-
-    @property
-    def _replays(self) -> bool:
-        spec = self.reservoir.spec
-        return spec.continuity == "replayed" and not spec.snapshot
 
     def _keep(self) -> None:
         """Somebody else is about to take the device: remember where these sequences are."""
@@ -100,8 +96,3 @@ class Share:
             )
         reservoir.reset(self.batch)
         return arrays.concatenate([arrays.like(self._recent, u), u], 1)
-
-
-def _holder(reservoir: Reservoir) -> Share | None:
-    known = _HOLDERS.get(reservoir)
-    return None if known is None else known()

@@ -14,7 +14,7 @@ from typing import Any, ClassVar, Self, TypeAlias
 
 import numpy as np
 
-from reservoir_hw.core.errors import ConfigurationError, InputRangeError, MissingExtra
+from reservoir_hw.core.errors import ConfigurationError, InputRangeError, extra
 from reservoir_hw.core.files import replace_file
 
 FORMAT = "reservoir_hw.tokenizer"
@@ -78,8 +78,8 @@ class Tokenizer(ABC):
     def _content(self) -> dict[str, Any]: ...
 
     @classmethod
-    @abstractmethod
-    def _from(cls, content: dict[str, Any]) -> Self: ...
+    def _from(cls, content: dict[str, Any]) -> Self:
+        return cls(**content)
 
 
 class CharTokenizer(Tokenizer):
@@ -130,10 +130,6 @@ class CharTokenizer(Tokenizer):
     def _content(self) -> dict[str, Any]:
         return {"characters": "".join(self.characters), "lowercase": self.lowercase, "unknown": self.unknown}
 
-    @classmethod
-    def _from(cls, content: dict[str, Any]) -> Self:
-        return cls(content["characters"], lowercase=content["lowercase"], unknown=content["unknown"])
-
 
 class WordTokenizer(Tokenizer):
     """One token for each word and each punctuation mark; `decode` puts blanks between all of them.
@@ -183,10 +179,6 @@ class WordTokenizer(Tokenizer):
 
     def _content(self) -> dict[str, Any]:
         return {"words": self.words, "lowercase": self.lowercase, "unknown": self.unknown}
-
-    @classmethod
-    def _from(cls, content: dict[str, Any]) -> Self:
-        return cls(content["words"], lowercase=content["lowercase"], unknown=content["unknown"])
 
 
 class BpeTokenizer(Tokenizer):
@@ -304,9 +296,10 @@ def parse_tokenizer(text: str | bytes, name: str) -> Tokenizer:
     """What `Tokenizer.save` wrote, as it was read from the file `name`."""
     try:
         content = json.loads(text)
-        if content["format"] != FORMAT or content["version"] != VERSION:
-            raise ValueError(f"format {content['format']!r} version {content['version']}")
-        return _KINDS[content["kind"]]._from(content)
+        form, version, kind = (content.pop(key) for key in ("format", "version", "kind"))
+        if form != FORMAT or version != VERSION:
+            raise ValueError(f"format {form!r} version {version}")
+        return _KINDS[kind]._from(content)
     except RecursionError as error:
         raise ConfigurationError(f"{name} cannot be read as a tokenizer: it is nested too deeply") from error
     except (ValueError, KeyError, TypeError, AttributeError) as error:
@@ -314,10 +307,8 @@ def parse_tokenizer(text: str | bytes, name: str) -> Tokenizer:
 
 
 def _tokenizers() -> Any:
-    try:
+    with extra("train", "byte pairs need tokenizers"):
         import tokenizers
-    except ImportError as error:
-        raise MissingExtra(f"byte pairs need tokenizers: pip install 'reservoir-hw[train]' ({error})") from error
     return tokenizers
 
 

@@ -26,7 +26,7 @@ from reservoir_hw.core.reservoir_config import ReservoirConfig, reservoir_config
 from reservoir_hw.core.series_format import SeriesFormat, as_given, is_array, series_of, with_columns
 from reservoir_hw.experiment.configuration.experiment import TrainingConfig
 from reservoir_hw.experiment.deploy.export import export_run
-from reservoir_hw.experiment.deploy.job import ExportResult
+from reservoir_hw.experiment.deploy.job import Export
 from reservoir_hw.experiment.run.experiment import Experiment
 from reservoir_hw.experiment.run.open_device import SharedDevice, turn
 from reservoir_hw.experiment.run.result import Result
@@ -228,7 +228,7 @@ class ReservoirModel:
         found = np.concatenate([trained.format.user_outputs(one[first:]) for one in self._answers(given)])
         return of_numbers(np.concatenate([one[first:] for one in wanted]), found, [], [])["r2"]
 
-    def export(self, path: str | os.PathLike[str] | None = None, **options: Any) -> ExportResult:
+    def export(self, path: str | os.PathLike[str] | None = None, **options: Any) -> Export:
         """The model as a bundle for the edge; path and options are those of `export_run`. The device is driven."""
         self._fitted("export")
         if not hasattr(self, "result_"):

@@ -7,7 +7,7 @@ from typing import Any, Literal, NamedTuple, TypeAlias, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from reservoir_hw.core.errors import ConfigurationError, MissingExtra
+from reservoir_hw.core.errors import ConfigurationError, extra
 from reservoir_hw.core.validation import number_in
 
 Distribution = Literal["uniform", "normal", "bernoulli"]
@@ -19,11 +19,9 @@ Matrix: TypeAlias = Any
 
 def scipy_sparse() -> Any:
     """`scipy.sparse` with its `linalg`. Raises `MissingExtra` where scipy is not installed."""
-    try:
+    with extra("sim", "a random network needs scipy"):
         import scipy.sparse.csgraph
         import scipy.sparse.linalg
-    except ImportError as error:
-        raise MissingExtra(f"a random network needs scipy: pip install 'reservoir-hw[sim]' ({error})") from error
     return scipy.sparse
 
 

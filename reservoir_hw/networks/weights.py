@@ -11,11 +11,10 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
 from reservoir_hw.core.errors import ConfigurationError
-from reservoir_hw.core.files import write_safetensors
+from reservoir_hw.core.files import read_safetensors, write_safetensors
 from reservoir_hw.core.validation import check_finite, number_in, real_array, whole_number
 from reservoir_hw.networks.random_matrices import (
     Distribution,
@@ -55,12 +54,7 @@ class StoredWeights(ABC):
         Raises `ConfigurationError` where the file is missing, is not a weights file of a known version, or holds arrays
         that do not fit together.
         """
-        try:
-            with safe_open(path, framework="numpy") as file:
-                metadata = file.metadata() or {}
-                arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-        except (OSError, SafetensorError, TypeError) as error:
-            raise ConfigurationError(f"{path}: cannot be read as a weights file: {error}") from error
+        arrays, metadata = read_safetensors(path, "weights file")
         header = cls.header()
         found = {key: metadata.get(key) for key in header}
         if found != header:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import platform
 import threading
-from collections.abc import Callable, Hashable, Iterable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -30,14 +30,13 @@ class Control:
     """Answers until `at_rest` is set, also while the device is busy; after `stop` nobody is let in.
 
     `terms` is what a client is told when it is let in: device, credits, max_frame_bytes. Nobody is let in while another
-    user has one of `resources` reserved. `checksums` is whether payloads must have them.
+    user has the device reserved. `checksums` is whether payloads must have them.
     """
 
     router: Router
     lease: Lease
     terms: Mapping[str, Any]
     status: Callable[[], dict[str, Any]]
-    resources: Iterable[str]
     allowed: Allowed | None
     stop: threading.Event
     at_rest: threading.Event
@@ -56,7 +55,8 @@ class Control:
             except TimeoutError:
                 continue
             except Gone as gone:
-                self._end_session_of(gone.peer)
+                if gone.peer == self._holder and self.lease.end(self._session):
+                    log.warning("the client has gone: its session has ended", extra={"event": "gone"})
                 continue
             except OSError:
                 break
@@ -64,10 +64,6 @@ class Control:
                 self._answer(message)
             except Exception:
                 log.exception("a control message could not be answered")
-
-    def _end_session_of(self, peer: Hashable) -> None:
-        if peer == self._holder and self.lease.end(self._session):
-            log.warning("the client has gone: its session has ended", extra={"event": "gone"})
 
     def _answer(self, received: Message) -> None:
         try:
@@ -129,7 +125,7 @@ class Control:
             raise Refusal(Code.SHUTTING_DOWN, "the server is shutting down")
         where = f"{self.terms['device']} at {self.status()['address']}"
         user = client.partition(ON)[0] if self.allowed is None else self.allowed.name_of(received.user_id())
-        reserved = reserved_for_another(self.resources, user)
+        reserved = reserved_for_another(self.watchdog.reservoir.resources, user)
         if reserved is not None:
             raise Refusal(Code.BUSY, f"{where}: {printable(reserved)}, and this client is {printable(user[:200])}")
         if self.watchdog.problem is not None:

@@ -34,7 +34,7 @@ from reservoir_hw.drivers.zeromq.frames import (
     pack_map,
 )
 from reservoir_hw.drivers.zeromq.links import Gone, Router
-from reservoir_hw.serving.lease import FewLines, Lease, Work
+from reservoir_hw.serving.lease import FewLines, Lease
 
 log = logging.getLogger(__name__)
 log.addFilter(FewLines())
@@ -89,7 +89,7 @@ class DataSocket:
         """The next request that counts. What cannot be one is answered with an error, or dropped, and counted."""
         if self._kept is not None:
             (header, payload), self._kept = self._kept, None
-            self.lease.begin(Work(header.request, header.operation, header.batch, header.steps))
+            self.lease.begin(header)
             return header, payload
         traffic = self.lease.traffic
         try:
@@ -132,7 +132,7 @@ class DataSocket:
             return None
         gap, self.seat.expected = header.request - self.seat.expected, header.request + 1
         traffic.requests += 1
-        self.lease.begin(Work(header.request, header.operation, header.batch, header.steps))
+        self.lease.begin(header)
         try:
             if attaches:
                 self.router.attach(message, self.lease.terms)

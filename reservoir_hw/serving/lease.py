@@ -32,10 +32,7 @@ class Traffic:
 class Work:
     """The request that the device is busy with."""
 
-    request: int
-    operation: int
-    batch: int = 1
-    steps: int = 0
+    header: Header
     started: float = field(default_factory=time.monotonic)
 
 
@@ -46,7 +43,12 @@ class Lease:
         self.lease_s = lease_s
         self.traffic = Traffic()
         self._guard = threading.Lock()
-        self._number = 0
+        self.number = 0
+        """The session that holds the device, 0 if none does."""
+        self.work: Work | None = None
+        """What the device is busy with."""
+        self.terms = Terms()
+        """What the session has agreed on."""
         self._holder = ""
         self._nonce = b""
         self._since = 0.0
@@ -54,37 +56,20 @@ class Lease:
         self._received = 0
         self._finished = 0
         self._cancelled = 0
-        self._work: Work | None = None
-        self._terms = Terms()
-
-    @property
-    def terms(self) -> Terms:
-        """What the session has agreed on."""
-        return self._terms
-
-    @property
-    def number(self) -> int:
-        """The session that holds the device, 0 if none does."""
-        return self._number
 
     def grant(self, client: str, nonce: bytes, terms: Terms) -> int:
         """A new session, or the one that this client has already; 0 if another holds the device."""
         with self._guard:
-            if self._number and nonce != self._nonce:
+            if self.number and nonce != self._nonce:
                 return 0
-            if not self._number:
+            if not self.number:
                 # Every language has whole numbers up to there.
-                self._number = secrets.randbits(53) or 1
-                self._holder, self._nonce, self._since, self._terms = client, nonce, time.time(), terms
+                self.number = secrets.randbits(53) or 1
+                self._holder, self._nonce, self._since, self.terms = client, nonce, time.time(), terms
                 self._received = self._finished = self._cancelled = 0
                 self.traffic.clients += 1
             self._heard = time.monotonic()
-            return self._number
-
-    @property
-    def work(self) -> Work | None:
-        """What the device is busy with."""
-        return self._work
+            return self.number
 
     def holder(self) -> str:
         """Who has it and since when, for people."""
@@ -94,14 +79,14 @@ class Lease:
     def heard(self, session: int, at: float | None = None) -> bool:
         """Something of `session` arrived, now or at an earlier time (monotonic); whether it holds the device."""
         with self._guard:
-            if session != self._number or not session:
+            if session != self.number or not session:
                 return False
             self._heard = max(self._heard, time.monotonic() if at is None else at)
             return True
 
     def expired(self) -> bool:
         """Whether the holder was silent for too long. A busy device waits for the end of what it does."""
-        return bool(self._number) and self._work is None and time.monotonic() - self._heard > self.lease_s
+        return bool(self.number) and self.work is None and time.monotonic() - self._heard > self.lease_s
 
     def expire(self) -> str | None:
         """Take the device from a holder that was silent for too long; who that was, or None.
@@ -112,36 +97,28 @@ class Lease:
             if not self.expired():
                 return None
             holder = self._described()
-            self._number, self._holder, self._nonce = 0, "", b""
+            self.number, self._holder, self._nonce = 0, "", b""
             self.traffic.expired_leases += 1
             return holder
 
     def end(self, session: int | None = None) -> bool:
         """The device is free again; with `session`, only if that still has it. Whether somebody had it."""
         with self._guard:
-            if not self._number or session not in (None, self._number):
+            if not self.number or session not in (None, self.number):
                 return False
-            self._number, self._holder, self._nonce = 0, "", b""
+            self.number, self._holder, self._nonce = 0, "", b""
             return True
 
-    def begin(self, work: Work) -> None:
+    def begin(self, header: Header) -> None:
         """The device takes a request up."""
-        self._work = work
-        self._received = work.request
-
-    def wait(self) -> None:
-        """The device has to wait for the next message of a run that it has begun."""
-        self._work = None
-
-    def resume(self, header: Header) -> None:
-        """The device is busy with an earlier request, which it has taken up already."""
-        self._work = Work(header.request, header.operation, header.batch, header.steps)
+        self.work = Work(header)
+        self._received = header.request
 
     def finish(self, session: int, request: int) -> None:
         """A request of `session` was answered. Another client may have the device by now."""
-        self._work = None
+        self.work = None
         with self._guard:
-            if session == self._number:
+            if session == self.number:
                 self._finished = request
 
     def cancel(self, request: int) -> None:
@@ -156,19 +133,19 @@ class Lease:
         """How far the device is, for the client of `session`."""
         if not self.heard(session):
             return {"valid": False, "received": 0, "finished": 0, "busy": None}
-        work = self._work
+        work = self.work
         busy = None
         if work is not None:
             busy = {
-                "request": work.request,
-                "operation": name_of(work.operation),
+                "request": work.header.request,
+                "operation": name_of(work.header.operation),
                 "seconds": time.monotonic() - work.started,
             }
         return {"valid": True, "received": self._received, "finished": self._finished, "busy": busy}
 
     def as_dict(self) -> dict[str, Any]:
         """For the status."""
-        return {"holder": self.holder() if self._number else None, "traffic": asdict(self.traffic)}
+        return {"holder": self.holder() if self.number else None, "traffic": asdict(self.traffic)}
 
     def _described(self) -> str:
         return f"{self._holder} since {time.strftime('%H:%M:%S', time.localtime(self._since))}"

@@ -6,12 +6,13 @@ import logging
 import math
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from itertools import accumulate
 from typing import Any, TypeVar
 
 import numpy as np
 
-from reservoir_hw.core.errors import ConfigurationError, DeviceFault, ProtocolError, text_of
+from reservoir_hw.core.errors import ConfigurationError, DeviceError, DeviceFault, Discontinuity, ProtocolError, text_of
 from reservoir_hw.core.provenance import plain
 from reservoir_hw.core.reservoir import Reservoir
 from reservoir_hw.core.spec import ReservoirSpec
@@ -29,10 +30,13 @@ from reservoir_hw.drivers.zeromq.frames import (
     unpack_map,
 )
 from reservoir_hw.serving.data_socket import LONGEST_TEXT, DataSocket
-from reservoir_hw.serving.pieces import WHOLE_RUN_BYTES, Pieces
+from reservoir_hw.serving.lease import Work
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
+
+WHOLE_RUN_BYTES = 1 << 32
+"""Inputs of a run that is collected, as they travel."""
 
 
 def problem_of(reservoir: Reservoir) -> str | None:
@@ -278,9 +282,7 @@ class Operations:
         reservoir, chunked = self._reservoir, is_chunked(self._reservoir)
         streams = chunked and reservoir.spec.continuity == "free_running"
         if streams or (header.flags & Flag.MORE and not chunked):
-            pieces = Pieces(
-                self._data, header, u, len(payload), inputs_of=self._inputs_of, answer=self._answer_run, stop=self._stop
-            )
+            pieces = _Pieces(self, header, u, len(payload))
             (pieces.stream if streams else pieces.collect)()
             return
         started = time.time_ns()
@@ -358,3 +360,123 @@ def _read(unpack: Callable[[memoryview], T], payload: memoryview) -> T:
         return unpack(payload)
     except ProtocolError as error:
         raise Refusal(Code.MALFORMED, str(error)) from error
+
+
+class _Pieces:
+    """A run that comes in several messages: each is taken up as it comes, and all are answered in their order.
+
+    The message `first` with the inputs `u`, of `size` bytes, was taken up.
+    """
+
+    def __init__(self, operations: Operations, first: Header, u: np.ndarray, size: int) -> None:
+        self._operations, self._first, self._u, self._size = operations, first, u, size
+        self._data, self._lease, self._seat = operations._data, operations._lease, operations._seat
+        self._reservoir = operations._reservoir
+        self._taken = [first]
+        """Messages that were taken up and not answered."""
+        self._began, self._began_ns = time.monotonic(), time.time_ns()
+        self._collects = False
+
+    def stream(self) -> None:
+        """A device with its own clock is given each piece as soon as all of it is here, and no later than it is due."""
+        with self._data.in_order():
+            self._deliver(self._reservoir.stream(self._as_they_come()))
+
+    def collect(self) -> None:
+        """A device that must have the whole run is driven when all of it is here."""
+        self._collects = True
+        with self._data.in_order(slots=False):
+            self._deliver(self._at_once())
+
+    def _as_they_come(self) -> Iterator[np.ndarray]:
+        first, period_s = self._first, self._reservoir.spec.step_period_s
+        given, latest, size = first.steps, first.request, self._size
+        yield self._u
+        more = first.flags & Flag.MORE
+        while more:
+            if self._operations._stop.is_set():
+                raise Refusal(Code.SHUTTING_DOWN, "the server is shutting down")
+            if self._lease.number != self._seat.attached or self._lease.expired():
+                raise Refusal(Code.CANCELLED, "the client has left in the middle of a run")
+            if self._lease.is_cancelled(latest):
+                raise Refusal(Code.CANCELLED, "cancelled by the client")
+            if self._seat.lost is not None:
+                raise Refusal(Code.STATE_LOST, self._seat.lost)
+            self._lease.work = None
+            message = self._data.next()
+            if message is None:
+                underrun = period_s and not self._collects and time.monotonic() > self._began + given * period_s
+                if underrun and self._seat.lost is None:
+                    self._reservoir.counters.underruns += 1
+                    raise Discontinuity(
+                        f"discontinuity at step {first.step + given}: its inputs were not there when they were due",
+                        step=first.step + given,
+                    )
+                continue
+            header, payload = message
+            if self._lease.is_cancelled(latest) or header.session != self._first.session:
+                # Meanwhile: what came is the first request after this run.
+                self._data.keep(header, payload)
+                raise Refusal(Code.CANCELLED, "cancelled by the client")
+            latest, size = header.request, size + len(payload)
+            # Steps that were taken up and not answered.
+            ahead = sum(one.steps for one in self._taken)
+            self._taken.append(header)
+            if header.operation != Operation.RUN:
+                raise Refusal(Code.SEQUENCE, f"{name_of(header.operation)} in the middle of a run")
+            if self._collects and size > WHOLE_RUN_BYTES:
+                raise Refusal(Code.TOO_LARGE, f"a whole run has more than {WHOLE_RUN_BYTES} bytes of inputs")
+            values = self._operations._inputs_of(header._replace(step=header.step - ahead), payload)
+            more = header.flags & Flag.MORE
+            given += header.steps
+            yield values
+
+    def _at_once(self) -> Iterator[np.ndarray]:
+        """The states of each message, of one run of them all; as many as are whole come before a fault."""
+        whole = np.concatenate(list(self._as_they_come()), axis=1)
+        ends = list(accumulate(header.steps for header in self._taken))
+        last = self._taken[-1]
+        # What the device is busy with is all of it.
+        self._lease.begin(last._replace(steps=ends[-1]))
+        self._began_ns = time.time_ns()
+        done = 0
+        try:
+            states = np.asarray(self._reservoir.run(whole))
+        except DeviceError as fault:
+            if fault.states is not None:
+                good = np.asarray(fault.states)[:, : fault.steps_done]
+                for end in ends:
+                    if end <= good.shape[1]:
+                        yield good[:, done:end]
+                        done = end
+                fault.states, fault.steps_done = good[:, done:], good.shape[1] - done
+            raise
+        for end in ends:
+            yield states[:, done:end]
+            done = end
+
+    def _deliver(self, answers: Iterator[Any]) -> None:
+        taken, period_s = self._taken, self._reservoir.spec.step_period_s or 0
+        try:
+            for states in answers:
+                header = taken.pop(0)
+                began_ns = self._began_ns + round(1e9 * (header.step - self._first.step) * period_s)
+                # A copy: the device may use its memory again before it is sent.
+                if not self._operations._answer_run(header, np.array(states), began_ns):
+                    self._refuse_gap(header)
+                self._seat.step += header.steps
+                if taken:
+                    # The device is at work with what it took beforehand.
+                    self._lease.work = Work(taken[0])
+        except Exception as error:
+            # The device went on without what it was refused.
+            self._seat.lost = self._seat.lost or sendable(text_of(error))
+            for number, header in enumerate(taken):
+                behind = Refusal(Code.STATE_LOST, f"the run has failed before this chunk: {text_of(error)}")
+                self._data.fail(header, behind if number else error)
+
+    def _refuse_gap(self, header: Header) -> None:
+        if self._collects:
+            raise Refusal(Code.CANCELLED, "the client has left in the middle of a run")
+        self._reservoir.counters.overruns += 1
+        raise Discontinuity(f"discontinuity at step {header.step}: nobody took its states in time", step=header.step)

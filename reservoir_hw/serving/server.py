@@ -182,7 +182,6 @@ class Server:
                 self._lease,
                 terms,
                 self.status,
-                resources=self._reservoir.resources,
                 allowed=self._allowed,
                 stop=self._stop,
                 at_rest=self._at_rest,
@@ -226,7 +225,9 @@ class Server:
                     operations.attend(*message)
                 else:
                     requests.expire()
-                    self._release_if_left()
+                    # A client said goodbye, or is not heard of any more.
+                    if self._seat.attached and self._seat.attached != self._lease.number:
+                        self._release()
         finally:
             self._stop.set()
             try:
@@ -258,11 +259,6 @@ class Server:
     def _declare(self) -> dict[str, Any]:
         self.spec, declaration = declaration_of(self._reservoir, *self._encodings)
         return declaration
-
-    def _release_if_left(self) -> None:
-        """Take the device from a client that said goodbye, or is not heard of any more."""
-        if self._seat.attached and self._seat.attached != self._lease.number:
-            self._release()
 
     def _release(self) -> None:
         """Bring the device to its safe state."""

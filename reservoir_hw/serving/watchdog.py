@@ -45,7 +45,7 @@ class Watchdog:
         if self._hung is None:
             return None
         taken = time.monotonic() - self._hung.started
-        still = f"hangs in {name_of(self._hung.operation)} for {taken:.0f} s" if self.hangs else "was hanging"
+        still = f"hangs in {name_of(self._hung.header.operation)} for {taken:.0f} s" if self.hangs else "was hanging"
         return (
             f"the device {still}; {self._stopped}. Look after it, and then give it back: "
             f"reservoir-hw device release {self.address}"
@@ -64,7 +64,7 @@ class Watchdog:
         self._stopped = "its emergency stop has not come back"
         self._hung = work
         self.lease.end()
-        log.error("the device hangs in request %d: emergency stop", work.request, extra={"event": "hung"})
+        log.error("the device hangs in request %d: emergency stop", work.header.request, extra={"event": "hung"})
         # It may hang, too.
         threading.Thread(target=self._stop, name="emergency stop", daemon=True).start()
 
@@ -89,13 +89,13 @@ class Watchdog:
 
     def _allowed(self, work: Work) -> float:
         """Seconds that this request may take."""
-        spec = self.spec()
+        spec, header = self.spec(), work.header
         if self.seconds is not None:
             return self.seconds or float("inf")
         if spec is None or not spec.step_period_s:
             return float("inf")
-        turns = -(-work.batch // (spec.max_batch or max(1, work.batch)))
+        turns = -(-header.batch // (spec.max_batch or max(1, header.batch)))
         # A request may open the device, or bring it to rest for each turn.
-        run_s = self.reservoir.seconds_for(work.steps, spec.step_period_s)
+        run_s = self.reservoir.seconds_for(header.steps, spec.step_period_s)
         once = run_s + spec.reset_time_s + self.opening_s
         return _PATIENCE * max(1, turns) * once + self.lease.lease_s

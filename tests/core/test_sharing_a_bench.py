@@ -24,7 +24,7 @@ from toys import Toy
 from reservoir_hw import open_reservoir
 from reservoir_hw.backends.parallel import Parallel, Part
 from reservoir_hw.core.errors import ConfigurationError, DeviceBusy, DeviceTimeout
-from reservoir_hw.core.locks import HostLock, HostLocks, lock_folder, release, reserve
+from reservoir_hw.core.locks import HostLocks, lock_folder, release, reserve
 from reservoir_hw.drivers.zeromq import Allowed, make_keys
 
 BENCH = """\
@@ -105,12 +105,12 @@ def process(*arguments: object, cwd: Path, **environment: str) -> subprocess.Pop
 
 
 def test_a_lock_is_waited_for(said: Callable[[], str], monkeypatch: pytest.MonkeyPatch) -> None:
-    scope = HostLock("scope")
+    scope = HostLocks(["scope"])
     scope.acquire()
     with pytest.raises(DeviceBusy):
-        HostLock("scope").acquire()
+        HostLocks(["scope"]).acquire()
     with pytest.raises(DeviceBusy, match="'scope' is in use by process") as caught:
-        HostLock("scope").acquire(0.15)
+        HostLocks(["scope"]).acquire(0.15)
     assert caught.value.__notes__ == ["waited 0.15 s for it"]
     assert "waiting for at most 0.15 s" in said()
     monkeypatch.setenv("RESERVOIR_HW_WAIT_S", "30")
@@ -118,7 +118,7 @@ def test_a_lock_is_waited_for(said: Callable[[], str], monkeypatch: pytest.Monke
     result = in_thread(both.acquire)
     assert f"'scope' is in use by process {os.getpid()}" in said()
     # While it waits it keeps nothing.
-    generator = HostLock("generator")
+    generator = HostLocks(["generator"])
     generator.acquire()
     scope.release()
     scope.acquire()
@@ -127,7 +127,7 @@ def test_a_lock_is_waited_for(said: Callable[[], str], monkeypatch: pytest.Monke
     result()
     for resource in ("scope", "generator"):
         with pytest.raises(DeviceBusy):
-            HostLock(resource).acquire(0)
+            HostLocks([resource]).acquire(0)
     both.release()
     monkeypatch.setenv("RESERVOIR_HW_WAIT_S", "soon")
     with pytest.raises(ConfigurationError, match="variable RESERVOIR_HW_WAIT_S: 'soon' is no number of seconds"):

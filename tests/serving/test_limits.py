@@ -86,7 +86,7 @@ def test_what_one_client_left_is_not_told_to_the_next(address: str) -> None:
         second = Connection(address)
         device.go.set()
         until = time.monotonic() + 10
-        while server._lease._work is not None and time.monotonic() < until:
+        while server._lease.work is not None and time.monotonic() < until:
             time.sleep(0.01)
         assert second.ask("ping", session=second._session)["finished"] == 0
         second.attach()

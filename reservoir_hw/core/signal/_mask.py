@@ -13,7 +13,7 @@ from pydantic import Field, NonNegativeInt, model_validator
 from reservoir_hw.core.arrays import all_finite
 from reservoir_hw.core.configuration import Config
 from reservoir_hw.core.errors import ConfigurationError, InputRangeError, ShapeError
-from reservoir_hw.core.files import write_safetensors
+from reservoir_hw.core.files import read_safetensors, write_safetensors
 from reservoir_hw.core.seeds import generator
 from reservoir_hw.core.validation import real_array
 
@@ -103,15 +103,7 @@ class Mask:
     @classmethod
     def load(cls, path: str | Path) -> Self:
         """Read a file of `save`. Raises `ConfigurationError` if it is missing or something else."""
-        from safetensors import SafetensorError
-        from safetensors.numpy import load_file
-
-        try:
-            arrays = load_file(path)
-        except FileNotFoundError:
-            raise ConfigurationError(f"there is no mask file {path}") from None
-        except (OSError, SafetensorError) as error:
-            raise ConfigurationError(f"{path} cannot be read as a mask (safetensors): {error}") from error
+        arrays, _ = read_safetensors(path, "mask file")
         if set(arrays) != {"matrix", "bias"}:
             raise ConfigurationError(f"{path} holds {sorted(arrays)}, a mask has matrix and bias")
         return cls(arrays["matrix"], arrays["bias"])

@@ -100,31 +100,17 @@ class Dataset:
         self.inputs: Any = group["inputs"]
         self._times: Any = None
         self._step_axis: Any = None
-
-    @property
-    def name(self) -> str:
+        self.name: str = group.basename
         """Its name in the store."""
-        return self._group.basename
-
-    @property
-    def sequences(self) -> int:
+        self.sequences: int = self.states.shape[0]
         """How many sequences."""
-        return self.states.shape[0]
+        self.group, self.chunk_steps = self.states.chunks[:2]
+        """Sequences and steps in one chunk."""
 
     @property
     def steps(self) -> int:
         """Length in time."""
         return self.states.shape[1]
-
-    @property
-    def group(self) -> int:
-        """Sequences in one chunk."""
-        return self.states.chunks[0]
-
-    @property
-    def chunk_steps(self) -> int:
-        """Steps in one chunk."""
-        return self.states.chunks[1]
 
     @property
     def facts(self) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from typing import Any, Literal, Self
 
 import numpy as np
 
-from reservoir_hw.core.errors import ConfigurationError, MissingExtra
+from reservoir_hw.core.errors import ConfigurationError, extra
 from reservoir_hw.core.files import settle_folder
 from reservoir_hw.core.locks import owned
 from reservoir_hw.core.provenance import plain
@@ -391,8 +391,6 @@ def _target(path: str) -> Any:
 
 
 def _zarr() -> Any:
-    try:
+    with extra("store", "stores of states need zarr"):
         import zarr
-    except ImportError as error:
-        raise MissingExtra("stores of states need zarr: pip install 'reservoir-hw[store]'") from error
     return zarr

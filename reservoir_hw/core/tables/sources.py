@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from reservoir_hw.core.errors import ConfigurationError, MissingExtra
+from reservoir_hw.core.errors import ConfigurationError, extra
 from reservoir_hw.core.tables.configuration import ReadConfig
 from reservoir_hw.core.tables.table import ArraysTable, Place, Table, parquet, reading, texts_of, times_of
 from reservoir_hw.core.tables.text import TextTable, read_text
@@ -246,10 +246,8 @@ def _numpy(content: Any) -> Any:
 
 
 def _hdf5(path: Path) -> Any:
-    try:
+    with extra("data", f"{path} is HDF5, which needs h5py"):
         import h5py
-    except ImportError as error:
-        raise MissingExtra(f"{path} is HDF5, which needs h5py: pip install 'reservoir-hw[data]'") from error
     return h5py
 
 
@@ -266,14 +264,10 @@ def _datasets(file: Any) -> dict[str, Any]:
 
 def _netcdf(content: Any, start: bytes, path: Path, stack: ExitStack) -> dict[str, Any]:
     """Variables of all groups, with scale, offset and missing values applied, and calendars as time stamps."""
-    try:
+    with extra("tables", f"{path} is NetCDF, which needs xarray, h5netcdf and scipy"):
         import h5netcdf
         import scipy.io
         import xarray
-    except ImportError as error:
-        raise MissingExtra(
-            f"{path} is NetCDF, which needs xarray, h5netcdf and scipy: pip install 'reservoir-hw[tables]'"
-        ) from error
     del h5netcdf, scipy
 
     def groups(decode_times: bool) -> Mapping[str, Any]:
@@ -298,10 +292,8 @@ def _netcdf(content: Any, start: bytes, path: Path, stack: ExitStack) -> dict[st
 
 def _matlab(content: Any, path: Path) -> dict[str, Any]:
     """Arrays of a file before version 7.3; one row, or one column, is an array with a single axis."""
-    try:
+    with extra("tables", f"{path} is MATLAB 5, which needs scipy"):
         from scipy.io import loadmat
-    except ImportError as error:
-        raise MissingExtra(f"{path} is MATLAB 5, which needs scipy: pip install 'reservoir-hw[tables]'") from error
     found = loadmat(content, squeeze_me=True)
     return {name: value for name, value in found.items() if isinstance(value, np.ndarray) and value.ndim}
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from reservoir_hw.core.errors import ConfigurationError, MissingExtra, ReservoirError
+from reservoir_hw.core.errors import ConfigurationError, ReservoirError, extra
 
 Place = Callable[[int], str]
 """Where a row of a column stands, for a message."""
@@ -176,18 +176,15 @@ class ParquetTable(Table):
         """As in `Table`."""
         import pyarrow as pa
 
-        found = {column: np.empty(self.shape[0]) for column in columns}
-        for column, values in found.items():
+        found = {}
+        for column in columns:
             stored = self._file.schema_arrow.field(column).type
             kind = stored.value_type if pa.types.is_dictionary(stored) else stored
             of = pa.types
             if not (of.is_integer(kind) or of.is_floating(kind) or of.is_decimal(kind) or of.is_boolean(kind)):
                 raise ConfigurationError(f"{self.where}, column {self.name(column)!r}: it holds {stored}, no numbers")
-            start = 0
-            for part in self._parts(column):
-                plain = part.dictionary_decode() if pa.types.is_dictionary(stored) else part
-                values[start : start + len(part)] = plain.cast(pa.float64(), safe=False).to_numpy(zero_copy_only=False)
-                start += len(part)
+            numbers = (part.cast(kind).cast(pa.float64(), safe=False) for part in self._parts(column))
+            found[column] = np.concatenate([np.empty(0), *(part.to_numpy(zero_copy_only=False) for part in numbers)])
         return found
 
     def cells(self, column: int) -> Any:
@@ -231,8 +228,6 @@ class ArraysTable(Table):
 
 def parquet(content: Any, where: str) -> ParquetTable:
     """The table in a parquet file: a path or an open file. Raises `MissingExtra` without pyarrow."""
-    try:
+    with extra("tables", f"{where} is parquet, which needs pyarrow"):
         from pyarrow.parquet import ParquetFile
-    except ImportError as error:
-        raise MissingExtra(f"{where} is parquet, which needs pyarrow: pip install 'reservoir-hw[tables]'") from error
     return ParquetTable(ParquetFile(content), where)

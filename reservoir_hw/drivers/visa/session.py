@@ -7,7 +7,7 @@ import os
 import socket
 from typing import Any
 
-from reservoir_hw.core.errors import ConfigurationError, DeviceDisconnected, MissingExtra, text_of
+from reservoir_hw.core.errors import ConfigurationError, DeviceDisconnected, extra, text_of
 from reservoir_hw.drivers.ports import port_of
 from reservoir_hw.drivers.visa.links import (
     SCPI,
@@ -67,19 +67,15 @@ def without_delay(resource: Any) -> None:
 
 
 def _serial_link(port: str, config: ConnectionConfig) -> SerialLink:
-    try:
+    with extra("serial", "serial ports need pyserial"):
         from reservoir_hw.drivers.serial.line import Line
-    except ImportError as error:
-        raise MissingExtra("serial ports need pyserial: pip install 'reservoir-hw[serial]'") from error
     return SerialLink(Line(port, config.baud, config.timeout_s), config)
 
 
 def _opened(address: str, library: str, timeout_s: float) -> Any:
-    try:
+    with extra("visa", "instruments need pyvisa"):
         import pyvisa
         from pyvisa.rname import InvalidResourceName, ResourceName
-    except ImportError as error:
-        raise MissingExtra("instruments need pyvisa: pip install 'reservoir-hw[visa]'") from error
     try:
         ResourceName.from_string(address)
         manager = pyvisa.ResourceManager(library)

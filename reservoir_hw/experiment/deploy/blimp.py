@@ -131,20 +131,19 @@ class BlimpResult(InFolder):
     @property
     def metrics(self) -> dict[str, Any]:
         """All numbers, ready for JSON."""
-        uids = [one.uid for one in self.paradigms]
+
+        def by_uid(of: dict[str, Scores]) -> dict[str, dict[str, float]]:
+            return {
+                name: {one.uid: float(found[one.uid].mean()) for one in self.paradigms} for name, found in of.items()
+            }
+
         return {
             **super().metrics,
             "model": self.model,
             "pairs": sum(len(one.pairs) for one in self.paradigms),
             "accuracy": {name: float(self.accuracies(found).mean()) for name, found in self.scores.items()},
-            "by_uid": {
-                name: dict(zip(uids, self.accuracies(found).tolist(), strict=True))
-                for name, found in self.scores.items()
-            },
-            "by_uid_per_token": {
-                name: dict(zip(uids, self.accuracies(found).tolist(), strict=True))
-                for name, found in self.per_token.items()
-            },
+            "by_uid": by_uid(self.scores),
+            "by_uid_per_token": by_uid(self.per_token),
         }
 
     def tables(self) -> list[Table]:
@@ -238,7 +237,7 @@ def blimp(
     with opened_model(trained.point, text) as (model, devices):
         counter.say(f"{trained.label}: before the training")
         untrained = log_probabilities(model, sentences, counter.add)
-        load_weights(model, trained.weights)
+        load_weights(model, trained.file())
         counter.say(f"{trained.label}: judging")
         own = log_probabilities(model, sentences, counter.add)
         records = [{"label": trained.label, "reservoir": device.provenance()} for device in devices]

@@ -45,10 +45,6 @@ class Difference:
     low: float
     high: float
 
-    def as_dict(self) -> dict[str, float]:
-        """For JSON."""
-        return asdict(self)
-
     def __str__(self) -> str:
         return f"{self.value:+.3g} [{self.low:+.3g}, {self.high:+.3g}]"
 
@@ -97,8 +93,8 @@ _MOST_POINTS = 2000
 class Evaluated(InFolder):
     """The metrics of a readout on the device of its training, on another, and of one that was fitted there.
 
-    `outputs` are (batch, time, outputs) of each, where they are known: those of the training are in run folders of
-    newer versions. `differences` are between them, metric by metric.
+    `outputs` are (batch, time, outputs) of each. `differences` are between them, metric by metric; there are none in a
+    closed loop.
     """
 
     here: str
@@ -117,8 +113,7 @@ class Evaluated(InFolder):
             "there": self.there,
             "scores": self.scores,
             "differences": {
-                name: {metric: one.as_dict() for metric, one in found.items()}
-                for name, found in self.differences.items()
+                name: {metric: asdict(one) for metric, one in found.items()} for name, found in self.differences.items()
             },
         }
 
@@ -184,7 +179,7 @@ def evaluate(
         )
     task, spec = here.task(), here.reservoirs[0]
     config.reservoir.for_inputs(task.channels)
-    readout = state_readout(config).load(here.weights)
+    readout = state_readout(config).load(here.file())
     with opened(there.point, task) as device:
         if device.spec.nodes != spec.nodes:
             raise ConfigurationError(
@@ -201,7 +196,7 @@ def evaluate(
             there=config.reservoir.name,
             task=task,
             scores={HOME: _scores_of(here)},
-            outputs={HOME: np.load(here.outputs)},
+            outputs={HOME: np.load(here.file("outputs"))},
             differences={},
         )
         if device.spec.dtype != spec.dtype:

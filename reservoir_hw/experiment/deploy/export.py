@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from reservoir_hw.core.errors import ConfigurationError, MissingExtra
+from reservoir_hw.core.errors import ConfigurationError, extra
 from reservoir_hw.experiment.deploy.export_models import export_model, export_readout
-from reservoir_hw.experiment.deploy.job import REPLAYED, ExportJob, ExportResult, Precision, Target
-from reservoir_hw.experiment.deploy.trained import TrainedRow, trained_row
+from reservoir_hw.experiment.deploy.job import REPLAYED, Export, Precision, Target
+from reservoir_hw.experiment.deploy.trained import trained_row
 from reservoir_hw.experiment.run.folder import write_yaml
 from reservoir_hw.experiment.run.open_device import OpenDevice
 from reservoir_hw.experiment.states.progress import Progress
@@ -29,7 +29,7 @@ def export_run(
     accept_loss: bool = False,
     progress: Progress | None = None,
     device: OpenDevice | None = None,
-) -> ExportResult:
+) -> Export:
     """Export a trained model of a run folder.
 
     The reservoir that it was trained on is opened and driven: with the beginning of the task's test, on which the
@@ -80,8 +80,8 @@ def export_run(
         )
     if target != "c":
         _require_export()
-    work = ExportJob(chosen, place, precision, target, progress, device or OpenDevice(), accept_loss)
-    exported = _EXPORTS[readout.trained](work, offline=offline)
+    exported = Export(chosen, place, precision, target, progress, device or OpenDevice(), accept_loss)
+    _EXPORTS[readout.trained](exported, offline=offline)
     if offline:
         exported.notes.append(
             "No device was opened: the graphs were compared on random inputs alone, and the bundle has no response by "
@@ -91,7 +91,7 @@ def export_run(
         )
     if exported.loss is not None:
         exported.notes.append(str(exported.loss))
-    exported.command = _next_command(chosen, exported, reservoir)
+    exported.command = _next_command(exported, reservoir)
     return exported
 
 
@@ -106,14 +106,14 @@ def _target_path(path: str | Path | None, target: Target, *, force: bool) -> Pat
     return place
 
 
-def _next_command(row: TrainedRow, exported: ExportResult, reservoir: str | Path | None) -> str:
+def _next_command(exported: Export, reservoir: str | Path | None) -> str:
     import shlex
 
     if exported.manifest is None:
         return f'#include "{exported.path.name}"'
     words = ["reservoir-hw", "infer", str(exported.path)]
     if exported.manifest.slots:
-        words += ["--reservoir", str(reservoir or _reservoir_file(row, exported))]
+        words += ["--reservoir", str(reservoir or _reservoir_file(exported))]
     if exported.manifest.tokenizer is not None:
         words += ["--prompt", exported.prompt, "--tokens", "200"]
     else:
@@ -121,14 +121,15 @@ def _next_command(row: TrainedRow, exported: ExportResult, reservoir: str | Path
     return shlex.join(words)
 
 
-def _reservoir_file(row: TrainedRow, exported: ExportResult) -> Path:
+def _reservoir_file(exported: Export) -> Path:
     """The file with the reservoir of the row, which is written where the file of the run has those of all rows."""
+    row = exported.row
     if any(spec.identity.model.endswith(REPLAYED) for spec in row.reservoirs):
         exported.notes.append("FILE is to be the reservoir file of the device that was recorded.")
         return Path("FILE")
     if not any(key.partition(".")[0] == "reservoir" for key in row.point.values):
         return row.folder / "experiment.yaml"
-    file = row.weights.with_suffix(".reservoir.yaml")
+    file = row.file().with_suffix(".reservoir.yaml")
     write_yaml(file, row.point.config.reservoir.model_dump(mode="json", serialize_as_any=True))
     return file
 
@@ -137,8 +138,6 @@ def _require_export() -> None:
     """One sentence where the extra is missing, before anything is driven."""
     from reservoir_hw.readout.edge.sessions import import_onnxruntime
 
-    try:
+    with extra("export", "export needs onnx"):
         import onnx  # noqa: F401
-    except ImportError as error:
-        raise MissingExtra(f"export needs onnx: pip install 'reservoir-hw[export]' ({error})") from error
     import_onnxruntime()

@@ -16,14 +16,12 @@ from reservoir_hw.core.tokenizer import Tokenizer, joined, load_tokenizer
 from reservoir_hw.experiment.deploy.header import ranges_of, used_ranges, write_header
 from reservoir_hw.experiment.deploy.job import (
     RECORDED_STEPS,
-    ExportJob,
-    ExportResult,
+    Export,
     carried_at_rest,
     check_devices,
     simulated_networks,
 )
 from reservoir_hw.experiment.deploy.quantised import (
-    Metrics,
     QuantisedReadout,
     Stored,
     check_loss,
@@ -37,115 +35,105 @@ from reservoir_hw.experiment.run.by_gradients import model_of, opened_model
 from reservoir_hw.experiment.run.text_plan import gradient_of
 from reservoir_hw.readout.configuration import StateReadoutConfig
 from reservoir_hw.readout.edge.manifest import Loss
-from reservoir_hw.tasks.task import Tokens
+from reservoir_hw.tasks.task import Task, Tokens
 
 if TYPE_CHECKING:
     from reservoir_hw.readout.export.plan import Values
     from reservoir_hw.readout.models.token_model import TokenModel
 
 
-def export_readout(work: ExportJob, *, offline: bool) -> ExportResult:
+def export_readout(work: Export, *, offline: bool) -> None:
     """Export a readout; unless offline, its device is opened and driven."""
     row, config = work.row, work.row.point.config
     settings = cast(StateReadoutConfig, config.readout)
-    readout: Any = settings.load(row.weights)
-    stored = Stored(row)
+    readout: Any = settings.load(row.file())
+    stored = Stored(row, work.notes)
     if settings.keeps_learning:
-        stored.notes.append("The readout went on learning in the test; what is exported has its last weights.")
-    if offline:
-        (spec,) = row.reservoirs
-        return _write_readout(work, readout, spec, None, None, stored, ranges_of(spec, None, None))
+        work.notes.append("The readout went on learning in the test; what is exported has its last weights.")
+    with ExitStack() as stack:
+        device, recorded, task = None, None, None
+        if not offline:
+            task = row.task()
+            work.say("opening")
+            device = stack.enter_context(work.device.of(row.point, task))
+            check_devices(row, [device])
+            recorded = _recorded_series(work, settings, readout, task, device, stored)
+        spec = row.reservoirs[0] if device is None else device.spec
+        ranges = ranges_of(spec, recorded, task)
+        if work.precision == "int8":
+            work.loss = Loss(judged_on="nothing")
+            if device is not None and task is not None and task.test.targets.shape[1]:
+                quantised = _quantised_readout(work, readout, spec, ranges)
+                driven = len(task.test.inputs) * task.test.inputs.shape[1] * config.training.repetitions
+                add = work.say("driving the test", driven)
+                work.metrics, loss = series_loss(row.point, task, device, readout, quantised, stored, add)
+                work.loss = check_loss(loss, work.metrics, stored.spread, accept=work.accept_loss)
+        if work.target == "c":
+            write_header(work, readout, [spec], ranges, recorded, stored)
+        else:
+            _write_graphs(work, readout, spec, device, recorded, stored)
+
+
+def _recorded_series(
+    work: Export, settings: StateReadoutConfig, readout: Any, task: Task, device: Reservoir, stored: Stored
+) -> Values:
+    """What an open device answers to the beginning of the test, behind the washout, which may become longer."""
     from reservoir_hw.readout.export.segments import record_series
 
-    task = row.task()
-    work.say("opening")
-    with work.device.of(row.point, task) as device:
-        check_devices(row, [device])
-        tested = bool(task.test.targets.shape[1])
-        split = task.test if tested else task.train
-        whole = split.steps_of(slice(1))
+    tested = bool(task.test.targets.shape[1])
+    split = task.test if tested else task.train
+    whole = split.steps_of(slice(1))
 
-        def record(steps: int) -> Values:
-            work.say(f"driving {steps} steps from rest")
-            return record_series(device, split.inputs[:1, :steps])
+    def record(steps: int) -> Values:
+        work.say(f"driving {steps} steps from rest")
+        return record_series(device, split.inputs[:1, :steps])
 
-        steps = min(stored.washout + RECORDED_STEPS, whole)
-        recorded = record(steps)
-        if steps <= stored.washout:
-            stored.notes.append(
-                f"The washout of {stored.washout} steps is longer than what there is to drive: {steps}."
-            )
-        if tested and not (task.closed_loop or settings.keeps_learning):
-            stored.settles(
-                lambda steps: _answers(readout, record(steps)),
-                _answers(readout, recorded),
-                deterministic=device.spec.deterministic,
-            )
-            if min(stored.washout + RECORDED_STEPS, whole) > steps:
-                recorded = record(min(stored.washout + RECORDED_STEPS, whole))
-        ranges = ranges_of(device.spec, recorded, task)
-        metrics, loss = {}, None
-        if work.precision == "int8" and tested:
-            quantised = _quantised_readout(work, readout, device.spec, ranges)
-            driven = len(task.test.inputs) * task.test.inputs.shape[1] * config.training.repetitions
-            add = work.say("driving the test", driven)
-            metrics, loss = series_loss(row.point, task, device, readout, quantised, stored, add)
-            loss = check_loss(loss, metrics, stored.spread, accept=work.accept_loss)
-        return _write_readout(work, readout, device.spec, device, recorded, stored, ranges, metrics, loss)
+    def answers(recorded: Values) -> np.ndarray:
+        inputs = recorded["inputs"] if readout.input_connection else None
+        return np.asarray(readout.predict(recorded["states_0"], inputs))
+
+    steps = min(stored.washout + RECORDED_STEPS, whole)
+    recorded = record(steps)
+    if steps <= stored.washout:
+        work.notes.append(f"The washout of {stored.washout} steps is longer than what there is to drive: {steps}.")
+    if not tested or task.closed_loop or settings.keeps_learning:
+        return recorded
+    deterministic = device.spec.deterministic
+    stored.settles(lambda steps: answers(record(steps)), answers(recorded), deterministic=deterministic)
+    longer = min(stored.washout + RECORDED_STEPS, whole)
+    return record(longer) if longer > steps else recorded
 
 
-def _answers(readout: Any, recorded: Values) -> np.ndarray:
-    """Of a readout to what was recorded."""
-    return np.asarray(readout.predict(recorded["states_0"], recorded["inputs"] if readout.input_connection else None))
+def _write_graphs(
+    work: Export, readout: Any, spec: ReservoirSpec, device: Reservoir | None, recorded: Values | None, stored: Stored
+) -> None:
+    from reservoir_hw.readout.export.segments import plan_of_states, whole_plan
 
-
-def _write_readout(
-    work: ExportJob,
-    readout: Any,
-    spec: ReservoirSpec,
-    device: Reservoir | None,
-    recorded: Values | None,
-    stored: Stored,
-    ranges: dict[str, tuple[float, float]],
-    metrics: Metrics | None = None,
-    loss: Loss | None = None,
-) -> ExportResult:
-    metrics = metrics or {}
-    if work.precision == "int8" and loss is None:
-        loss = Loss(judged_on="nothing")
     repetitions = work.row.point.config.training.repetitions
-    if work.target == "c":
-        exported = write_header(work, readout, [spec], ranges, recorded, stored, loss)
+    devices = [] if device is None else [device]
+    if work.target == "whole":
+        if repetitions > 1:
+            raise ConfigurationError(
+                f"training.repetitions is {repetitions}, and a network without noise has nothing to average: run "
+                "the experiment with 1, or export the segments"
+            )
+        plan = whole_plan(readout, simulated_networks(devices), work.precision, reservoir=device)
+        recorded = carried_at_rest(plan, recorded)
     else:
-        from reservoir_hw.readout.export.segments import plan_of_states, whole_plan
-
-        devices = [] if device is None else [device]
-        if work.target == "whole":
-            if repetitions > 1:
-                raise ConfigurationError(
-                    f"training.repetitions is {repetitions}, and a network without noise has nothing to average: run "
-                    "the experiment with 1, or export the segments"
-                )
-            plan = whole_plan(readout, simulated_networks(devices), work.precision, reservoir=device)
-            recorded = carried_at_rest(plan, recorded)
-        else:
-            plan = plan_of_states(readout, spec, work.precision, recorded=recorded, spread=stored.spread)
-        if loss is not None and loss.judged_on == "nothing":
-            coded = plan_of_states(readout, spec, work.precision)
-            if stored.spread is not None and (spec.state_range is not None or coded.state_scale is not None):
-                loss = random_loss(plan_of_states(readout, spec, spread=stored.spread), coded, stored.spread)
-                loss = check_loss(loss, {}, stored.spread, accept=work.accept_loss)
-        exported = work.write_bundle(
-            plan, devices, recorded, metrics,
-            repetitions=repetitions, spread=stored.spread, washout=stored.washout, ranges=stored.ranges, loss=loss,
-        )  # fmt: skip
-    exported.notes += stored.notes
-    exported.metrics, exported.loss = metrics, loss
-    return exported
+        plan = plan_of_states(readout, spec, work.precision, recorded=recorded, spread=stored.spread)
+    if work.loss is not None and work.loss.judged_on == "nothing":
+        coded = plan_of_states(readout, spec, work.precision)
+        if stored.spread is not None and (spec.state_range is not None or coded.state_scale is not None):
+            loss = random_loss(plan_of_states(readout, spec, spread=stored.spread), coded, stored.spread)
+            work.loss = check_loss(loss, {}, stored.spread, accept=work.accept_loss)
+    work.write_bundle(
+        plan, devices, recorded,
+        repetitions=repetitions, spread=stored.spread, washout=stored.washout, ranges=stored.ranges,
+    )  # fmt: skip
 
 
 def _quantised_readout(
-    work: ExportJob, readout: Any, spec: ReservoirSpec, ranges: dict[str, tuple[float, float]]
+    work: Export, readout: Any, spec: ReservoirSpec, ranges: dict[str, tuple[float, float]]
 ) -> QuantisedReadout:
     """The readout in int8 as it will be exported."""
     if work.target == "c":
@@ -173,12 +161,13 @@ def _quantised_readout(
 _PROMPT = 12
 
 
-def export_model(work: ExportJob, *, offline: bool) -> ExportResult:
+def export_model(work: Export, *, offline: bool) -> None:
     """Export a model; unless offline, its devices are opened and driven."""
+    from reservoir_hw.readout.export.segments import plan_of, whole_plan
     from reservoir_hw.readout.training import load_weights
 
     row, config = work.row, work.row.point.config
-    tokenizer = load_tokenizer(row.tokenizer)
+    tokenizer = load_tokenizer(row.file("tokenizer"))
     with ExitStack() as stack:
         if offline:
             task = None
@@ -193,80 +182,63 @@ def export_model(work: ExportJob, *, offline: bool) -> ExportResult:
             work.say("opening")
             model, devices = stack.enter_context(opened_model(row.point, task))
             check_devices(row, devices)
-        load_weights(model, row.weights)
-        return _write_model(work, model, devices, task, tokenizer)
-
-
-def _write_model(
-    work: ExportJob, model: TokenModel, devices: Sequence[Reservoir] | None, task: Tokens | None, tokenizer: Tokenizer
-) -> ExportResult:
-    if work.target == "c":
-        return _write_model_header(work, model, devices, task)
-    from reservoir_hw.readout.export.segments import plan_of, whole_plan
-
-    recorded = None if task is None else _recorded_text(work, model, task)
-    metrics: Metrics = {}
-    loss = None
-    if work.precision == "int8":
-        metrics, loss = _text_loss(work, model, task, lambda: session_computes(plan_of(model, (), "int8")))
-    if work.target == "whole":
-        networks = simulated_networks([layer.reservoir for layer in model.reservoir_layers])
-        plan = whole_plan(model, networks, work.precision)
-        recorded = carried_at_rest(plan, recorded)
-    else:
-        plan = plan_of(model, (), work.precision)
-    exported = work.write_bundle(plan, devices or [], recorded, metrics, tokenizer=tokenizer, loss=loss)
-    exported.loss = loss
-    if task is not None:
-        exported.prompt = tokenizer.decode(joined(task.tokens_test)[:_PROMPT]).split("\n")[0] or exported.prompt
-    return exported
+        load_weights(model, row.file())
+        if work.target == "c":
+            _write_model_header(work, model, devices, task)
+            return
+        recorded = None if task is None else _recorded_text(work, model, task)
+        _judge_text(work, model, task, lambda: session_computes(plan_of(model, (), "int8")))
+        if work.target == "whole":
+            networks = simulated_networks([layer.reservoir for layer in model.reservoir_layers])
+            plan = whole_plan(model, networks, work.precision)
+            recorded = carried_at_rest(plan, recorded)
+        else:
+            plan = plan_of(model, (), work.precision)
+        work.write_bundle(plan, devices or [], recorded, tokenizer=tokenizer)
+        if task is not None:
+            work.prompt = tokenizer.decode(joined(task.tokens_test)[:_PROMPT]).split("\n")[0] or work.prompt
 
 
 def _write_model_header(
-    work: ExportJob, model: TokenModel, devices: Sequence[Reservoir] | None, task: Tokens | None
-) -> ExportResult:
+    work: Export, model: TokenModel, devices: Sequence[Reservoir] | None, task: Tokens | None
+) -> None:
     if not model_of(work.row.point.config).reads_states_alone:
         raise ConfigurationError(
             f"target c is for linear and low-rank readouts of one reservoir, not for a {type(model).__name__}: "
             "export its segments"
         )
-    (layer,) = model.reservoir_layers
-    spec = layer.spec
     recorded = None if task is None else _recorded_text(work, model, task)
-    ranges = ranges_of(spec, recorded, None)
-    metrics: Metrics = {}
-    loss = None
-    if work.precision == "int8":
+    (layer,) = model.reservoir_layers
+    ranges = ranges_of(layer.spec, recorded, None)
 
-        def quantised() -> list[Any]:
-            from reservoir_hw.readout.export.c_header import int8_readout
-            from reservoir_hw.readout.export.segments import plan_of
+    def quantised() -> list[Any]:
+        from reservoir_hw.readout.export.c_header import int8_readout
+        from reservoir_hw.readout.export.segments import plan_of
 
-            coded = int8_readout(model.readout, **used_ranges(model.readout, ranges))
-            return [plan_of(model).references[0], lambda given: {"outputs": coded.predict(given["states_0"])[0]}]
+        coded = int8_readout(model.readout, **used_ranges(model.readout, ranges))
+        return [plan_of(model).references[0], lambda given: {"outputs": coded.predict(given["states_0"])[0]}]
 
-        metrics, loss = _text_loss(work, model, task, quantised)
-    specs = [device.spec for device in devices or []] or [spec]
-    exported = write_header(work, model.readout, specs, ranges, recorded, loss=loss)
-    exported.metrics, exported.loss = metrics, loss
-    return exported
+    _judge_text(work, model, task, quantised)
+    specs = [device.spec for device in devices or []] or [layer.spec]
+    write_header(work, model.readout, specs, ranges, recorded)
 
 
-def _text_loss(
-    work: ExportJob, model: TokenModel, task: Tokens | None, quantised: Callable[[], Sequence[Any]]
-) -> tuple[Metrics, Loss]:
+def _judge_text(work: Export, model: TokenModel, task: Tokens | None, quantised: Callable[[], Sequence[Any]]) -> None:
     """What int8 costs; nobody knows without a text."""
+    if work.precision != "int8":
+        return
+    work.loss = Loss(judged_on="nothing")
     if task is None:
-        return {}, Loss(judged_on="nothing")
+        return
     from reservoir_hw.readout.export.segments import plan_of
 
     add = work.say("judging int8 on the test", len(joined(task.tokens_test)))
     options = gradient_of(work.row.point.config).options
-    metrics, loss = text_loss(model, plan_of(model), quantised(), task, options, add)
-    return metrics, check_loss(loss, metrics, None, accept=work.accept_loss)
+    work.metrics, loss = text_loss(model, plan_of(model), quantised(), task, options, add)
+    work.loss = check_loss(loss, work.metrics, None, accept=work.accept_loss)
 
 
-def _recorded_text(work: ExportJob, model: TokenModel, task: Tokens) -> Values:
+def _recorded_text(work: Export, model: TokenModel, task: Tokens) -> Values:
     from reservoir_hw.readout.export.segments import record_text
 
     tokens = joined(task.tokens_test)[None, :RECORDED_STEPS]

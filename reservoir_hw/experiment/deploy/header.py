@@ -12,9 +12,8 @@ import numpy as np
 from reservoir_hw.core.errors import ConfigurationError
 from reservoir_hw.core.files import replace_file
 from reservoir_hw.core.spec import ReservoirSpec
-from reservoir_hw.experiment.deploy.job import ExportJob, ExportResult
+from reservoir_hw.experiment.deploy.job import Export
 from reservoir_hw.experiment.deploy.quantised import Stored
-from reservoir_hw.readout.edge.manifest import Loss
 from reservoir_hw.readout.edge.verification import spread_of
 from reservoir_hw.tasks.task import Task
 
@@ -98,14 +97,13 @@ def header_outputs(readout: Any, states: np.ndarray, inputs: np.ndarray | None, 
 
 
 def write_header(
-    work: ExportJob,
+    work: Export,
     readout: Any,
     specs: Sequence[ReservoirSpec],
     ranges: Mapping[str, tuple[float, float]],
     recorded: Values | None,
     stored: Stored | None = None,
-    loss: Loss | None = None,
-) -> ExportResult:
+) -> None:
     """Write the header of a readout, with what was trained where in its comment."""
     from reservoir_hw.readout.export.c_header import c_header
 
@@ -117,12 +115,12 @@ def write_header(
         "model": work.row.label,
         **{f"device {number}": spec.identity.fingerprint for number, spec in enumerate(specs)},
     }
-    if loss is not None:
-        provenance["precision"] = str(loss)
+    if work.loss is not None:
+        provenance["precision"] = str(work.loss)
     used = used_ranges(readout, ranges) if work.precision == "int8" else {}
-    notes = [f"{key.replace('_', ' ')} {low:g} to {high:g}" for key, (low, high) in used.items()]
+    work.notes += [f"{key.replace('_', ' ')} {low:g} to {high:g}" for key, (low, high) in used.items()]
     if recorded is not None and work.precision == "fp32":
-        notes.append(precision_note(readout, recorded, stored))
+        work.notes.append(precision_note(readout, recorded, stored))
     washout = 0 if stored is None else stored.washout
     text = c_header(
         readout, name=name, precision=work.precision, provenance=provenance, series=work.row.series, washout=washout,
@@ -130,7 +128,4 @@ def write_header(
     )  # fmt: skip
     work.path.parent.mkdir(parents=True, exist_ok=True)
     replace_file(work.path, text)
-    size = work.path.stat().st_size
-    exported = ExportResult(work.path, work.row.label, work.target, work.precision, size)
-    exported.notes += notes
-    return exported
+    work.bytes = work.path.stat().st_size

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import os
 from collections.abc import Iterator, Sequence
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -245,7 +246,12 @@ def latency_figure(stages: Sequence[StageLatency], title: str) -> Figure:
 
     heights = [1, 0.6 + 0.3 * len(stages)]
     figure, (budget, spread) = panels(8.0, 1.9 + 0.28 * len(stages), 2, 1, height_ratios=heights)
-    shades = _shades(stages, colormaps)
+    are_digital = [one.stage.startswith("segment") for one in stages]
+    blues, oranges = (
+        iter(colormaps[name](np.linspace(0.4, 0.7, are_digital.count(digital))))
+        for name, digital in (("Blues", True), ("Oranges", False))
+    )
+    shades = [next(blues if digital else oranges) for digital in are_digital]
     times = [1e6 * typical_s(one) for one in stages]
     left, total = 0.0, sum(times)
     for time, shade in zip(times, shades, strict=True):
@@ -253,7 +259,7 @@ def latency_figure(stages: Sequence[StageLatency], title: str) -> Figure:
         if time > 0.07 * total:
             budget.text(left + time / 2, 0, f"{time:,.1f}", ha="center", va="center", fontsize=8)
         left += time
-    digital = sum(time for one, time in zip(stages, times, strict=True) if _is_digital(one))
+    digital = sum(itertools.compress(times, are_digital))
     budget.set_title(
         f"{title}: {total:,.1f} µs per step, {digital:,.1f} digital, {total - digital:,.1f} in the reservoir",
         fontsize=9, loc="left",
@@ -274,17 +280,3 @@ def latency_figure(stages: Sequence[StageLatency], title: str) -> Figure:
     spread.xaxis.set_minor_formatter(NullFormatter())
     spread.set_xlabel("time of a call (µs): median (|) to 99th percentile")
     return figure
-
-
-def _is_digital(stage: StageLatency) -> bool:
-    return stage.stage.startswith("segment")
-
-
-def _shades(stages: Sequence[StageLatency], colormaps: Any) -> list[Any]:
-    """Blues for what is computed, oranges for the reservoirs."""
-    found: dict[str, Any] = {}
-    for digital, name in ((True, "Blues"), (False, "Oranges")):
-        own = [one for one in stages if _is_digital(one) is digital]
-        for one, at in zip(own, np.linspace(0.4, 0.7, len(own)), strict=True):
-            found[one.stage] = colormaps[name](at)
-    return [found[one.stage] for one in stages]

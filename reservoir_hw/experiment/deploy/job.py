@@ -1,4 +1,4 @@
-"""One export at work: what is exported, where to, and what every kind of model needs for it."""
+"""One export: what is exported, where to, what came of it, and what every kind of model needs for it."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from reservoir_hw.experiment.deploy.quantised import Metrics
 from reservoir_hw.experiment.deploy.trained import TrainedRow
 from reservoir_hw.experiment.run.open_device import OpenDevice
 from reservoir_hw.experiment.states.progress import Progress, StepCounter
+from reservoir_hw.readout.edge.bundle import Bundle, describe, segments_of
 from reservoir_hw.readout.edge.manifest import Loss
 from reservoir_hw.tasks.task import Table
 
@@ -29,16 +30,24 @@ Target = Literal["segments", "whole", "c"]
 
 
 @dataclass
-class ExportResult:
-    """What was written, and where. `manifest` is that of a bundle, None for a C header."""
+class Export:
+    """Which row is exported, where to and how, and what came of it.
 
+    `device` opens the reservoir, or has it open already; with `accept_loss` int8 may cost more than is harmless.
+    """
+
+    row: TrainedRow
     path: Path
-    label: str
-    target: Target
     precision: Precision
-    bytes: int
+    target: Target
+    progress: Progress | None = None
+    device: OpenDevice = field(default_factory=OpenDevice)
+    accept_loss: bool = False
+    bytes: int = 0
     manifest: Manifest | None = None
-    parameters: list[int] = field(default_factory=list)
+    """That of a bundle, None for a C header."""
+    about: dict[str, Any] = field(default_factory=dict)
+    """The bundle as `readout.edge.bundle.describe` says it."""
     metrics: Metrics = field(default_factory=dict)
     loss: Loss | None = None
     """What int8 costs."""
@@ -47,6 +56,11 @@ class ExportResult:
     """What a language model can continue, for instance."""
     command: str = ""
     """What to type next."""
+
+    @property
+    def label(self) -> str:
+        """That of the row."""
+        return self.row.label
 
     def as_dict(self) -> dict[str, Any]:
         """For `--json`."""
@@ -65,7 +79,7 @@ class ExportResult:
             found |= {
                 "model": self.manifest.model,
                 "fingerprints": [slot.fingerprint for slot in self.manifest.slots],
-                "parameters": self.parameters,
+                "parameters": [segment["parameters"] for segment in self.about["segments"]],
                 "certificate": self.manifest.certificate.model_dump(mode="json"),
             }
         return found
@@ -74,7 +88,7 @@ class ExportResult:
         """Segments with their certificate, and the metrics of the task before and after."""
         tables = []
         if self.manifest is not None:
-            tables.append(_segments(self.manifest, self.parameters))
+            tables.append(segments_of(self.about, f"{self.manifest.model}, {self.manifest.precision}"))
         if self.metrics:
             rows = [
                 [name, f"{pair['before']:.4f}", f"{pair['after']:.4f}", f"{pair['after'] - pair['before']:+.4f}"]
@@ -86,27 +100,44 @@ class ExportResult:
             )
         return tables
 
+    def say(self, what: str, steps: int = 0) -> Callable[[int], None]:
+        """Begin something that takes this many steps, and tell the result."""
+        counter = StepCounter(self.progress, steps)
+        counter.say(what)
+        return counter.add
 
-def _segments(manifest: Manifest, parameters: Sequence[int]) -> Table:
-    rows = []
-    for number, (segment, certified) in enumerate(zip(manifest.segments, manifest.certificate.segments, strict=True)):
-        rows.append(
-            [
-                str(number),
-                ", ".join(value.name for value in segment.reads),
-                ", ".join(value.name for value in segment.gives),
-                f"{parameters[number]:,}",
-                f"{manifest.files[segment.graph].bytes:,}",
-                f"{certified.error:.1e}",
-                "-" if certified.limit is None else f"{certified.limit:.1e}",
-            ]
+    def write_bundle(self, plan: Plan, devices: Sequence[Reservoir], recorded: Values | None, **more: Any) -> None:
+        """Write the bundle and say what is in it; `more` is for `export_model`. Without devices there is no probe."""
+        from reservoir_hw.readout.export.exporter import export_model
+
+        self.say("writing")
+        config = self.row.point.config
+        self.manifest = export_model(
+            plan,
+            self.path,
+            reservoirs=devices,
+            precision=self.precision,
+            recorded=recorded,
+            probe=bool(devices),
+            metrics=self.metrics,
+            loss=self.loss,
+            series=self.row.series,
+            facts={
+                "run": {
+                    "title": config.title,
+                    "label": self.label,
+                    "row": self.row.number,
+                    "time": self.row.provenance.get("time"),
+                    "configuration_sha256": self.row.provenance.get("configuration_sha256"),
+                    "task": config.task.kind,
+                    "readout": config.readout.kind,
+                }
+            },
+            **more,
         )
-    return Table(
-        f"{manifest.model}, {manifest.precision}",
-        ["segment", "reads", "gives", "parameters", "bytes of the graph", "largest error", "limit"],
-        rows,
-        "Errors and limits are in standard deviations of the output.",
-    )
+        with Bundle.open(self.path) as bundle:
+            self.about = describe(bundle)
+        self.bytes = self.about["bytes"]
 
 
 RECORDED_STEPS = 300
@@ -114,55 +145,6 @@ RECORDED_STEPS = 300
 
 REPLAYED = "(replayed)"
 """What a replay puts behind the model of the device that it stands for."""
-
-
-@dataclass
-class ExportJob:
-    """Which row is exported, where to and how."""
-
-    row: TrainedRow
-    path: Path
-    precision: Precision
-    target: Target
-    progress: Progress | None
-    device: OpenDevice = field(default_factory=OpenDevice)
-    """Opens the reservoir, or has it open already."""
-    accept_loss: bool = False
-    """Whether int8 may cost more than is harmless."""
-
-    def say(self, what: str, steps: int = 0) -> Callable[[int], None]:
-        """Begin something that takes this many steps, and tell the result."""
-        counter = StepCounter(self.progress, steps)
-        counter.say(what)
-        return counter.add
-
-    def write_bundle(
-        self, plan: Plan, devices: Sequence[Reservoir], recorded: Values | None, metrics: Metrics, **more: Any
-    ) -> ExportResult:
-        """Write the bundle and say what is in it; `more` is for `export_model`. Without devices there is no probe."""
-        from reservoir_hw.readout.edge.bundle import Bundle
-        from reservoir_hw.readout.export.exporter import export_model
-
-        self.say("writing")
-        manifest = export_model(
-            plan,
-            self.path,
-            reservoirs=devices,
-            precision=self.precision,
-            recorded=recorded,
-            probe=bool(devices),
-            metrics=metrics,
-            series=self.row.series,
-            facts=_facts_of(self.row),
-            **more,
-        )
-        with Bundle.open(self.path) as bundle:
-            parameters = [
-                sum(array.size for array in bundle.weights_of(number).values())
-                for number in range(len(manifest.segments))
-            ]
-            size = sum(bundle.sizes.values())
-        return ExportResult(self.path, self.row.label, self.target, self.precision, size, manifest, parameters, metrics)
 
 
 def check_devices(row: TrainedRow, devices: Sequence[Reservoir]) -> None:
@@ -228,19 +210,3 @@ def simulated_networks(devices: Sequence[Reservoir]) -> list[SimulatedNetwork]:
             )
         )
     return found
-
-
-def _facts_of(row: TrainedRow) -> dict[str, Any]:
-    """What the bundle says about the run."""
-    config = row.point.config
-    return {
-        "run": {
-            "title": config.title,
-            "label": row.label,
-            "row": row.number,
-            "time": row.provenance.get("time"),
-            "configuration_sha256": row.provenance.get("configuration_sha256"),
-            "task": config.task.kind,
-            "readout": config.readout.kind,
-        }
-    }

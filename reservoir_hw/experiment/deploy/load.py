@@ -44,14 +44,14 @@ def load_model(
     found = trained_row(run, row, reservoir=reservoir)
     readout = found.point.config.readout
     if isinstance(readout, StateReadoutConfig):
-        return readout.load(found.weights)
+        return readout.load(found.file())
     from reservoir_hw.readout.training.folder import load_weights
 
     with ExitStack() as stack:
         model, devices = stack.enter_context(_opened(found, offline=offline))
         if not offline:
             check_devices(found, devices)
-        load_weights(model, found.weights)
+        load_weights(model, found.file())
         weakref.finalize(model, stack.pop_all().close)
         return model
 
@@ -61,7 +61,7 @@ def _opened(row: TrainedRow, *, offline: bool) -> AbstractContextManager[tuple[A
     config = row.point.config
     if isinstance(config.readout, TokenModelConfig):
         if offline:
-            return model_without_devices(row, load_tokenizer(row.tokenizer))
+            return model_without_devices(row, load_tokenizer(row.file("tokenizer")))
         return opened_model(row.point, model_of(config).tokens_of(config.task.build()))
     if offline and config.readout.layers_of_reservoirs:
         raise ConfigurationError(f"readout {config.readout.kind} is made around its open device: leave out offline")

@@ -23,7 +23,6 @@ from reservoir_hw.tasks.task import Evaluation, Task, Tokens
 
 if TYPE_CHECKING:
     from reservoir_hw.experiment.deploy.trained import TrainedRow
-    from reservoir_hw.readout.edge.manifest import Crossing
     from reservoir_hw.readout.export.plan import Plan, Values
     from reservoir_hw.readout.models.token_model import TokenModel
     from reservoir_hw.readout.training.options import TrainingOptions
@@ -41,16 +40,16 @@ class Stored:
     """`outputs` (batch, steps, outputs) of the run for its test, None where it had none, and `washout`, the user's.
 
     `spread` (outputs,) is how much each of them moves behind the washout. Classes are judged by whole series: they have
-    no washout.
+    no washout. `notes` gets what there is to tell.
     """
 
-    def __init__(self, row: TrainedRow) -> None:
+    def __init__(self, row: TrainedRow, notes: list[str]) -> None:
         series = row.series
         classes = series is not None and bool(series.classes)
         self.washout = 0 if classes else int(getattr(row.point.config.readout, "washout", 0))
         self.outputs, self.spread = _outputs_of(row), None
         self.ranges = Ranges.model_validate(row.record["ranges"], strict=False) if "ranges" in row.record else None
-        self.notes: list[str] = []
+        self.notes = notes
         if self.outputs is not None:
             self.steps: list[int] = row.record.get("test_lengths") or [self.outputs.shape[1]] * len(self.outputs)
             """Of each sequence: what lies beyond is padding."""
@@ -120,7 +119,7 @@ class Stored:
 
 def _outputs_of(row: TrainedRow) -> np.ndarray | None:
     try:
-        found = np.load(row.outputs, allow_pickle=False)
+        found = np.load(row.file("outputs"), allow_pickle=False)
     except (ConfigurationError, OSError, ValueError):
         return None
     return found if found.ndim == 3 and found.size and np.isfinite(found).all() else None
@@ -130,8 +129,6 @@ Metrics = dict[str, dict[str, float]]
 """Name of a metric -> "before" and "after"."""
 
 Compute = Callable[[dict[str, np.ndarray]], dict[str, np.ndarray]]
-
-Answers = Callable[["Crossing", "Values"], np.ndarray]
 
 _RANDOM_STEPS = 500
 _NEAR = 0.4
@@ -272,7 +269,8 @@ def text_loss(
         tokens, options.context, stride=options.stride, vocabulary=model.vocabulary, predict=options.predict,
         name="the test part of the text",
     )  # fmt: skip
-    devices = _devices(model)
+    # Each once, as the slots of a plan number them.
+    devices = list(dict.fromkeys(layer.reservoir for layer in model.reservoir_layers))
     own = all(device.spec.deterministic for device in devices)
     size = max(1, min(options.batch, _AT_ONCE // (options.context * model.vocabulary)))
     sums = np.zeros((2, 2))
@@ -282,10 +280,8 @@ def text_loss(
         recorded = record_text(model, np.asarray(read))
         on_steps(read.size)
 
-        given = {"tokens": recorded["tokens"]}
-        answers = _recorded(recorded)
-        before = _logits(reference, reference.references, given, answers)
-        after = _logits(reference, quantised, given, _measured(devices) if own else answers)
+        before = _logits(reference, reference.references, recorded)
+        after = _logits(reference, quantised, recorded, devices if own else None)
         counted = following >= 0
         count += int(counted.sum())
         sums += [_scored(logits[counted], following[counted]) for logits in (before, after)]
@@ -309,20 +305,17 @@ def session_computes(plan: Plan) -> list[Compute]:
             batch, steps = next(iter(given.values())).shape[:2]
             if plan.whole_sequences:
                 return dict(zip(names, session.run(names, given), strict=True))
-            rows = [
-                [
-                    session.run(names, {name: value[row : row + 1, at : at + 1] for name, value in given.items()})
-                    for at in range(steps)
-                ]
+            found = [
+                session.run(names, {name: value[row : row + 1, at : at + 1] for name, value in given.items()})
                 for row in range(batch)
+                for at in range(steps)
             ]
-            joined = [
-                np.asarray(sum(int(step[place]) for row in rows for step in row))
-                if not rows[0][0][place].ndim
-                else np.concatenate([np.concatenate([step[place] for step in row], 1) for row in rows])
-                for place in range(len(names))
+            # A count is of one number, and all else (1, 1, ...).
+            whole = [
+                np.concatenate(parts).reshape(batch, steps, *parts[0].shape[2:]) if parts[0].ndim else np.sum(parts)
+                for parts in zip(*found, strict=True)
             ]
-            return dict(zip(names, joined, strict=True))
+            return dict(zip(names, whole, strict=True))
 
         return by_steps
 
@@ -332,26 +325,19 @@ def session_computes(plan: Plan) -> list[Compute]:
     ]
 
 
-def _recorded(states: Values) -> Answers:
-    return lambda crossing, _: states[crossing.states]
-
-
-def _measured(devices: Sequence[Reservoir]) -> Answers:
-    def answer(crossing: Crossing, values: Values) -> np.ndarray:
-        device, drive = devices[crossing.slot], values[crossing.drive]
-        device.reset(len(drive))
-        return np.asarray(device.run(drive))
-
-    return answer
-
-
-def _logits(plan: Plan, computes: Sequence[Compute], given: Values, states: Answers) -> np.ndarray:
-    """Through all segments and crossings: (batch, time, vocabulary)."""
-    values = dict(given)
+def _logits(
+    plan: Plan, computes: Sequence[Compute], recorded: Values, devices: Sequence[Reservoir] | None = None
+) -> np.ndarray:
+    """Through all segments and crossings, where devices answer, or their recorded states: (batch, time, vocabulary)."""
+    values = {"tokens": recorded["tokens"]}
     for number, (graph, compute) in enumerate(zip(plan.graphs, computes, strict=True)):
         for crossing in plan.crossings:
             if crossing.after == number:
-                values[crossing.states] = states(crossing, values)
+                states = recorded[crossing.states]
+                if devices is not None:
+                    devices[crossing.slot].reset(len(states))
+                    states = np.asarray(devices[crossing.slot].run(values[crossing.drive]))
+                values[crossing.states] = states
         values |= compute({value.name: values[value.name] for value in graph.reads})
     return values[plan.output.name]
 
@@ -361,11 +347,6 @@ def _scored(logits: np.ndarray, wanted: np.ndarray) -> tuple[float, float]:
     level = logits - logits.max(axis=1, keepdims=True)
     loss = np.log(np.exp(level, dtype=np.float64).sum(axis=1)) - level[np.arange(len(wanted)), wanted]
     return float(loss.sum()), float((logits.argmax(axis=1) == wanted).sum())
-
-
-def _devices(model: TokenModel) -> list[Reservoir]:
-    """Each once, as the slots of a plan number them."""
-    return list({id(layer.reservoir): layer.reservoir for layer in model.reservoir_layers}.values())
 
 
 def _pairs(before: Evaluation, after: Evaluation) -> Metrics:

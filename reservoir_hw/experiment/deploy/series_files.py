@@ -5,10 +5,9 @@ from __future__ import annotations
 import csv
 import io
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 
@@ -26,13 +25,6 @@ _SEPARATORS = str.maketrans(",;\t", "   ")
 _NUMBER = re.compile(
     r"[+-]?(?:(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?|nan|inf(?:inity)?)", re.IGNORECASE | re.ASCII
 )
-
-
-class Answered(NamedTuple):
-    """The outputs (batch, steps, outputs) for the series of a file."""
-
-    file: str
-    outputs: np.ndarray
 
 
 def series_paths(given: Path) -> list[Path]:
@@ -176,21 +168,22 @@ def header_of(series: SeriesFormat | None, *more: str) -> str:
     return "" if series is None else _joined([*more, *series.output_names])
 
 
-def lines_of(answered: Sequence[Answered], series: SeriesFormat | None, *, folder: bool) -> Iterator[str]:
-    """Answers as csv: a line for each step, or one with the class of each series; in a `folder` with its file.
+def lines_of(answered: Mapping[str, np.ndarray], series: SeriesFormat | None, *, folder: bool) -> Iterator[str]:
+    """Outputs (batch, steps, outputs) by the names of their files, as csv.
 
+    There is a line for each step, or one with the class of each series; in a `folder` with its file.
     A header stands above outputs that have names, and above the classes of a folder.
     """
     if series is not None and series.classes:
         if folder:
             yield _joined(["file", "label"])
-        for file, outputs in answered:
+        for file, outputs in answered.items():
             for one in outputs:
                 yield _joined([*([file] if folder else []), series.class_of(one)])
         return
     if header := header_of(series, *(["file"] if folder else [])):
         yield header
-    for file, outputs in answered:
+    for file, outputs in answered.items():
         before = _joined([file, ""]).rstrip("\n") if folder else ""
         yield from (before + line_of(row) for row in outputs[0])
 

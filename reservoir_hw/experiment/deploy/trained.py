@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -23,7 +24,7 @@ from reservoir_hw.tasks.task import Task
 class TrainedRow:
     """Row `number` of a run. `record` is what the provenance says about it, `provenance` that of the whole run.
 
-    `label` is that of the run's tables, with today's names of keys.
+    `label` is that of the run's tables.
     """
 
     folder: Path
@@ -32,21 +33,6 @@ class TrainedRow:
     point: Point
     record: dict[str, Any]
     provenance: dict[str, Any]
-
-    @property
-    def weights(self) -> Path:
-        """The file of the readout or the model. Raises `ConfigurationError` if it is not there."""
-        return self._file("file")
-
-    @property
-    def outputs(self) -> Path:
-        """The file of its outputs for the test. Raises `ConfigurationError` if it is not there."""
-        return self._file("outputs")
-
-    @property
-    def tokenizer(self) -> Path:
-        """The file of the tokenizer of a language model. Raises `ConfigurationError` if it is not there."""
-        return self._file("tokenizer")
 
     @property
     def reservoirs(self) -> list[ReservoirSpec]:
@@ -78,7 +64,11 @@ class TrainedRow:
             f"{self.provenance.get('time')}: {' and '.join(what)} differ; run the experiment again"
         )
 
-    def _file(self, key: str) -> Path:
+    def file(self, key: str = "file") -> Path:
+        """The file of the readout or the model, its "outputs" for the test, or its "tokenizer".
+
+        Raises `ConfigurationError` if it is not there.
+        """
         name = self.record["readout"].get(key)
         path = self.folder / str(name)
         if name is None or not path.is_file():
@@ -143,22 +133,14 @@ def trained_baseline(run: str | Path, number: int) -> TrainedRow:
 def _opened(run: str | Path) -> tuple[Path, dict[str, Any]]:
     """The run folder, and its provenance."""
     folder = Path(run)
-    if not (folder / "experiment.yaml").is_file():
-        raise ConfigurationError(f"{folder} is not the folder of a run: it has no experiment.yaml")
-    return folder, _provenance(folder)
-
-
-def _provenance(folder: Path) -> dict[str, Any]:
-    path = folder / "provenance.json"
-    try:
-        found = json.loads(path.read_text(encoding="utf-8"))
+    for name in ("experiment.yaml", "provenance.json"):
+        if not (folder / name).is_file():
+            raise ConfigurationError(f"{folder} is not the folder of a run: it has no {name}")
+    with contextlib.suppress(ValueError, KeyError, TypeError):
+        found = json.loads((folder / "provenance.json").read_text(encoding="utf-8"))
         if isinstance(found["rows"], list):
-            return found
-    except FileNotFoundError:
-        raise ConfigurationError(f"{folder} is not the folder of a run: it has no provenance.json") from None
-    except (ValueError, KeyError, TypeError):
-        pass
-    raise ConfigurationError(f"{path} is damaged: run the experiment again")
+            return folder, found
+    raise ConfigurationError(f"{folder / 'provenance.json'} is damaged: run the experiment again")
 
 
 def _with_reservoir(point: Point, path: str | Path) -> Point:

@@ -12,7 +12,7 @@ import numpy as np
 from reservoir_hw.backends.visa.calibrate import Calibrated
 from reservoir_hw.backends.visa.calibration import FILLED, Calibration, Estimate
 from reservoir_hw.backends.visa.configuration import BenchConfig
-from reservoir_hw.core.errors import ConfigurationError, MissingExtra
+from reservoir_hw.core.errors import ConfigurationError, extra
 from reservoir_hw.core.figure_style import panels, whole_numbers
 from reservoir_hw.experiment.devices.info import reservoir_from_file
 from reservoir_hw.experiment.states.progress import Progress
@@ -70,10 +70,8 @@ def calibrate_file(
     config, _ = reservoir_from_file(file, set=set, inputs=inputs)
     if not isinstance(config, BenchConfig):
         raise ConfigurationError(f"{file}: kind {config.kind} has nothing to calibrate: a bench (kind: visa) has")
-    try:
+    with extra("visa", "a calibration needs scipy"):
         from reservoir_hw.backends.visa.calibrate import calibrate
-    except ImportError as error:
-        raise MissingExtra(f"a calibration needs scipy: pip install 'reservoir-hw[visa]' ({error})") from error
     path = Path(out or config.calibration or Path(file).with_suffix(".calibration.json"))
     if not path.parent.is_dir():
         raise ConfigurationError(f"{path} cannot be written: there is no folder {path.parent}")

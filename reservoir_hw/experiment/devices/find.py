@@ -11,7 +11,7 @@ from typing import Literal
 from pydantic import ValidationError
 
 from reservoir_hw.core import registry
-from reservoir_hw.core.errors import ConfigurationError, MissingExtra, ReservoirError, text_of
+from reservoir_hw.core.errors import ConfigurationError, MissingExtra, ReservoirError, extra, text_of
 from reservoir_hw.drivers.ports import is_port
 from reservoir_hw.drivers.visa.roles import DigitizerConfig, GeneratorConfig, InstrumentConfig
 from reservoir_hw.drivers.visa.scpi import ScpiInstrument
@@ -89,10 +89,8 @@ def look_around(
 
 
 def _resources(library: str) -> tuple[list[str], list[str]]:
-    try:
+    with extra("visa", "not looked for, they need pyvisa"):
         import pyvisa
-    except ImportError as error:
-        raise MissingExtra("not looked for, they need pyvisa: pip install 'reservoir-hw[visa]'") from error
     # pyvisa-py says by warnings which ways it cannot search.
     with warnings.catch_warnings(record=True) as warned:
         warnings.simplefilter("always")
@@ -105,10 +103,8 @@ def _resources(library: str) -> tuple[list[str], list[str]]:
 
 
 def _serial_ports() -> list[Found]:
-    try:
+    with extra("serial", "not looked for, they need pyserial"):
         from serial.tools import list_ports
-    except ImportError as error:
-        raise MissingExtra("not looked for, they need pyserial: pip install 'reservoir-hw[serial]'") from error
     return [
         Found(
             "serial",
@@ -121,10 +117,8 @@ def _serial_ports() -> list[Found]:
 
 
 def _board(port: str, baud: int, timeout_s: float) -> Found:
-    try:
+    with extra("serial", "boards need pyserial"):
         from reservoir_hw.drivers.serial import board_at
-    except ImportError as error:
-        raise MissingExtra("boards need pyserial: pip install 'reservoir-hw[serial]'") from error
     try:
         board = board_at(port, baud=baud, timeout_s=timeout_s)
     except ReservoirError as error:
@@ -171,10 +165,8 @@ def _takes(model: type[InstrumentConfig], kind: str, channels: str, identity: st
 
 
 def _served(address: str, timeout_s: float) -> Found:
-    try:
+    with extra("zmq", "served devices need pyzmq"):
         from reservoir_hw.drivers.zeromq import status_of
-    except ImportError as error:
-        raise MissingExtra("served devices need pyzmq: pip install 'reservoir-hw[zmq]'") from error
     try:
         status = status_of(address, timeout_s=timeout_s)
     except ReservoirError as error:

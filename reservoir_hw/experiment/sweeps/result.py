@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
 
+from reservoir_hw.core.axes import Dimension
 from reservoir_hw.core.figure_style import one_panel, panels, whole_numbers
 from reservoir_hw.experiment.configuration.gradient import choice_names
 from reservoir_hw.experiment.run.result import InFolder
-from reservoir_hw.experiment.sweeps.study import Trial, Trials, short_names
+from reservoir_hw.experiment.sweeps.study import Status, Trial, short_names
 from reservoir_hw.tasks.task import Table
 
 if TYPE_CHECKING:
@@ -27,17 +29,7 @@ _COLUMNS = 3
 _LOGARITHMIC = 20
 
 
-def figures(result: Trials) -> dict[str, Figure]:
-    """Figures by file stem; none without a complete trial."""
-    if not result.complete:
-        return {}
-    found = {"history": _history(result), "values": _values(result)}
-    if result.importances:
-        found["importance"] = _importance(result)
-    return found
-
-
-def _history(result: Trials) -> Figure:
+def _history(result: SweepResult) -> Figure:
     """The objective of every trial, and the best so far."""
     figure, axes = one_panel(8.0, 4.0)
     _objective_axis(axes, result)
@@ -64,7 +56,7 @@ def _history(result: Trials) -> Figure:
     return figure
 
 
-def _values(result: Trials) -> Figure:
+def _values(result: SweepResult) -> Figure:
     """Each key against the objective; later trials are darker."""
     names = short_names(result.space)
     columns = min(_COLUMNS, len(names))
@@ -105,7 +97,7 @@ def _values(result: Trials) -> Figure:
     return figure
 
 
-def _importance(result: Trials) -> Figure:
+def _importance(result: SweepResult) -> Figure:
     names = short_names(result.space)
     shares = sorted(result.importances.items(), key=lambda item: item[1])
     figure, axes = one_panel(7.0, 1.3 + 0.35 * len(shares))
@@ -127,7 +119,7 @@ def _dots(axes: Axes, at: np.ndarray, found: np.ndarray, **look: Any) -> None:
             look.pop("label", None)
 
 
-def _objective_axis(axes: Axes, result: Trials, *, named: bool = True) -> None:
+def _objective_axis(axes: Axes, result: SweepResult, *, named: bool = True) -> None:
     """From the best to the worst; a few trials that went far astray stay outside, so that the rest can be seen."""
     _, found = _points(result.complete)
     found = found if result.direction == "minimize" else -found
@@ -165,15 +157,48 @@ _SHOWN_REASONS = 5
 
 
 @dataclass(kw_only=True)
-class SweepResult(Trials, InFolder):
-    """The trials of a study with what a sweep says of them.
+class SweepResult(InFolder):
+    """The trials of a study, of all processes that took part, what they were judged by, and what a sweep says of them.
 
-    `status` can also be "unfinished": other processes are at work on the last trials.
+    `importances` are shares of 1, empty where there are too few trials. `status` can also be "unfinished": other
+    processes are at work on the last trials.
     """
 
     study: str
     storage: str
     wanted: int
+    metric: str
+    direction: Literal["minimize", "maximize"]
+    space: Mapping[str, Dimension]
+    trials: list[Trial] = field(default_factory=list)
+    importances: Mapping[str, float] = field(default_factory=dict)
+
+    @property
+    def rows(self) -> list[Trial]:
+        """The trials that were asked for and are done."""
+        return [trial for trial in self.trials if trial.counts]
+
+    @property
+    def complete(self) -> list[Trial]:
+        """Complete trials in the order in which they were begun."""
+        return [trial for trial in self.trials if trial.status == "complete"]
+
+    @property
+    def best(self) -> Trial | None:
+        """The best complete trial, the first of several that are equal."""
+        return next(iter(self.ranking), None)
+
+    @property
+    def ranking(self) -> list[Trial]:
+        """Complete trials, the best first."""
+        sign = 1 if self.direction == "minimize" else -1
+        return sorted(self.complete, key=lambda trial: (sign * (trial.objective or 0.0), trial.number))
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """Number of trials by status."""
+        found = Counter(trial.status for trial in self.trials)
+        return {status: found[status] for status in get_args(Status)}
 
     @property
     def best_file(self) -> Path:
@@ -228,7 +253,10 @@ class SweepResult(Trials, InFolder):
 
     def figures(self) -> dict[str, Figure]:
         """How the objective went, each key against it, and which keys decide. Needs the `report` extra."""
-        return figures(self)
+        if not self.complete:
+            return {}
+        decide = {"importance": _importance(self)} if self.importances else {}
+        return {"history": _history(self), "values": _values(self), **decide}
 
     def _text(self, trial: Trial, key: str) -> str:
         value, dimension = trial.values[key], self.space[key]

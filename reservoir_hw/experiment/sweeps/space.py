@@ -81,8 +81,10 @@ def _typed(document: Document, key: str, dimension: Dimension) -> Dimension:
     """`{low: 0, high: 2}` means real numbers, unless the key takes whole ones only or a step says so."""
     if dimension.choices is not None or dimension.step is not None or not dimension.whole:
         return dimension
-    between = dimension.range[0] + 0.5
-    return dimension if _problem(document, {key: between}) else dimension.of_real_numbers()
+    low, high = map(float, dimension.range)
+    if _problem(document, {key: low + 0.5}):
+        return dimension
+    return dimension.model_copy(update={"low": low, "high": high})
 
 
 def _problem(document: Document, values: Mapping[str, Any]) -> ConfigurationError | None:

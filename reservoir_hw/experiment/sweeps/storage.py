@@ -12,7 +12,7 @@ import uuid
 import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Self
+from typing import Any
 
 import optuna
 from filelock import FileLock, Timeout
@@ -114,53 +114,42 @@ log = logging.getLogger(__name__)
 _ALIVE = ".alive"
 
 
-class Worker:
-    """A process at work on the study: while it lives, it holds a lock in the sweep's folder.
+@contextlib.contextmanager
+def worker(folder: Path) -> Iterator[dict[str, Any]]:
+    """A process at work on the study, and who it is: while it lives, it holds a lock in the sweep's folder.
 
     The operating system releases the lock when its owner dies, however that comes about.
     """
-
-    def __init__(self, folder: Path) -> None:
-        self.record = {"id": uuid.uuid4().hex[:12], "host": platform.node(), "pid": os.getpid()}
-        self._path = folder / f"{self.record['id']}{_ALIVE}"
-        self._lock = FileLock(self._path)
-
-    def __enter__(self) -> Self:
-        self._lock.acquire(timeout=0)
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        self._lock.release()
-        if kind is None:
-            # After an error, a dead trial may be left. Only its free lock shows that it is dead.
-            self._path.unlink(missing_ok=True)
+    name = uuid.uuid4().hex[:12]
+    path = folder / f"{name}{_ALIVE}"
+    with FileLock(path):
+        yield {"id": name, "host": platform.node(), "pid": os.getpid()}
+    # After an error, a dead trial may be left. Only its free lock shows that it is dead.
+    path.unlink(missing_ok=True)
 
 
-class SignsOfLife:
-    """Calls `show` every so many seconds while it is entered; one that fails is missed, not fatal."""
+@contextlib.contextmanager
+def signs_of_life(show: Callable[[], None], every_s: float) -> Iterator[None]:
+    """Call `show` every so many seconds meanwhile; one that fails is missed, not fatal."""
+    ended = threading.Event()
 
-    def __init__(self, show: Callable[[], None], every_s: float) -> None:
-        self._show, self._every_s = show, every_s
-        self._ended = threading.Event()
-        self._thread = threading.Thread(target=self._live, daemon=True)
-
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._ended.set()
-        self._thread.join()
-
-    def _live(self) -> None:
+    def live() -> None:
         while True:
             try:
-                self._show()
+                show()
             except Exception as error:
                 # If the database is lost, the code that writes the result reports it.
                 log.debug("no sign of life: %s", error)
-            if self._ended.wait(self._every_s):
+            if ended.wait(every_s):
                 return
+
+    thread = threading.Thread(target=live, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
 
 
 def dead_workers(folder: Path) -> set[str]:
@@ -175,10 +164,8 @@ def forget_workers(folder: Path, dead: set[str]) -> None:
 
 
 def _is_free(path: Path) -> bool:
-    lock = FileLock(path)
     try:
-        lock.acquire(timeout=0)
+        with FileLock(path).acquire(timeout=0):
+            return True
     except (Timeout, OSError):
         return False
-    lock.release()
-    return True

@@ -15,10 +15,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
-from typing import Any, Literal, TypeAlias, get_args
+from typing import Any, Literal, TypeAlias
 
 import optuna
-from optuna.distributions import BaseDistribution
 from optuna.exceptions import UpdateFinishedTrialError
 from optuna.trial import FrozenTrial, TrialState
 
@@ -34,13 +33,12 @@ from reservoir_hw.experiment.sweeps.space import check_identity
 from reservoir_hw.experiment.sweeps.storage import (
     HEARTBEAT_S,
     LOCKED_S,
-    SignsOfLife,
-    Worker,
     connected,
     dead_workers,
     experimental,
     forget_workers,
     open_storage,
+    signs_of_life,
     silent,
 )
 
@@ -78,47 +76,6 @@ class Trial:
         return self.status == "running"
 
 
-@dataclass(kw_only=True)
-class Trials:
-    """The trials of a study, of all processes that took part, and what they were judged by.
-
-    `importances` are shares of 1, empty where there are too few trials.
-    """
-
-    metric: str
-    direction: Literal["minimize", "maximize"]
-    space: Mapping[str, Dimension]
-    trials: list[Trial] = field(default_factory=list)
-    importances: Mapping[str, float] = field(default_factory=dict)
-
-    @property
-    def rows(self) -> list[Trial]:
-        """The trials that were asked for and are done."""
-        return [trial for trial in self.trials if trial.counts]
-
-    @property
-    def complete(self) -> list[Trial]:
-        """Complete trials in the order in which they were begun."""
-        return [trial for trial in self.trials if trial.status == "complete"]
-
-    @property
-    def best(self) -> Trial | None:
-        """The best complete trial, the first of several that are equal."""
-        return next(iter(self.ranking), None)
-
-    @property
-    def ranking(self) -> list[Trial]:
-        """Complete trials, the best first."""
-        sign = 1 if self.direction == "minimize" else -1
-        return sorted(self.complete, key=lambda trial: (sign * (trial.objective or 0.0), trial.number))
-
-    @property
-    def counts(self) -> dict[str, int]:
-        """Number of trials by status."""
-        found = Counter(trial.status for trial in self.trials)
-        return {status: found[status] for status in get_args(Status)}
-
-
 def short_names(space: Mapping[str, Dimension]) -> dict[str, str]:
     """The last part of each key, or the whole of it where two have the same."""
     last = {key: key.rpartition(".")[2] for key in space}
@@ -144,24 +101,11 @@ _STATUS: dict[TrialState, Status] = {
 }
 
 
-class Attempt:
-    """The trial at hand, as far as what runs it needs to know."""
+Evaluate = Callable[[int, dict[str, Any], dict[str, Any], Callable[[float, int], None]], float]
+"""Runs the trial of this number with these values, fills in what is kept of it, and returns its objective.
 
-    def __init__(self, trial: optuna.Trial, config: SweepConfig) -> None:
-        self._trial, self._config = trial, config
-        self.number = trial.number
-
-    def report(self, mean: float, points: int) -> None:
-        """Tell the mean over the first `points` of the grid; ends the trial if it is to be pruned."""
-        if self._config.pruning == "none":
-            return
-        self._trial.report(mean, points)
-        if self._trial.should_prune():
-            raise optuna.TrialPruned(f"the mean over {points} points is {mean:.4g}")
-
-
-Evaluate = Callable[[Attempt, dict[str, Any], dict[str, Any]], float]
-"""Runs a trial with these values, fills in what is kept of it, and returns its objective."""
+It reports the mean over the first points of the grid, and how many these are; the trial may end there, to be pruned.
+"""
 
 
 class Study:
@@ -183,11 +127,9 @@ class Study:
         self._config, self._space, self._folder = config, space, folder
         self.storage = without_password(url)
         self._database = open_storage(url)
-        self._sampler = _ByNumber(config)
         with connected(self.storage), silent():
             self._study = optuna.create_study(
                 storage=self._database,
-                sampler=self._sampler,
                 pruner=optuna.pruners.MedianPruner() if config.pruning == "median" else optuna.pruners.NopPruner(),
                 study_name=name,
                 direction=config.direction,
@@ -211,7 +153,7 @@ class Study:
         again = _died_again(begun)
         return [self._trial(trial, again) for trial in begun if "surplus" not in trial.user_attrs]
 
-    def run_trial(self, worker: Worker, evaluate: Evaluate) -> ReservoirError | MemoryError | None:
+    def run_trial(self, worker: dict[str, Any], evaluate: Evaluate) -> ReservoirError | MemoryError | None:
         """One more trial. Returns the error that made it fail.
 
         What ends the sweep (Ctrl-C, a device that another process has, a missing package) is raised: the trial is
@@ -227,10 +169,17 @@ class Study:
                 self._tell(trial, state, None, {})
                 return None
             values = {key: _suggested(trial, key, dimension) for key, dimension in self._space.items()}
-            signs = SignsOfLife(lambda: self._database.record_heartbeat(self._id_of(trial.number)), HEARTBEAT_S)
+
+            def report(mean: float, points: int) -> None:
+                if self._config.pruning != "none":
+                    trial.report(mean, points)
+                    if trial.should_prune():
+                        raise optuna.TrialPruned(f"the mean over {points} points is {mean:.4g}")
+
+            signs = signs_of_life(lambda: self._database.record_heartbeat(self._id_of(trial.number)), HEARTBEAT_S)
             try:
                 with signs, interrupts.allowed():
-                    objective = evaluate(Attempt(trial, self._config), values, found)
+                    objective = evaluate(trial.number, values, found, report)
                 state = TrialState.COMPLETE
             except optuna.TrialPruned:
                 state = TrialState.PRUNED
@@ -275,16 +224,16 @@ class Study:
                 found = optuna.importance.get_param_importances(self._study, evaluator=evaluator)
         return found
 
-    def _ask(self, worker: Worker) -> optuna.Trial:
+    def _ask(self, worker: dict[str, Any]) -> optuna.Trial:
         """Begin a trial; who is at work on it is written down before anything else."""
 
-        def begin(number: int) -> int:
-            self._database.set_trial_user_attr(self._id_of(number), "worker", worker.record)
+        def begun(number: int) -> None:
+            self._database.set_trial_user_attr(self._id_of(number), "worker", worker)
             draw = _draws(self._study.get_trials(deepcopy=False))[number]
             self._database.set_trial_user_attr(self._id_of(number), "draw", draw)
-            return draw
+            self._study.sampler = _sampler(self._config, draw)
 
-        self._sampler.begin = begin
+        self._study.sampler = _WhenBegun(begun)
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", message="Heartbeat of storage")
             return self._study.ask()
@@ -316,54 +265,35 @@ class Study:
             status="failed" if "problem" in found else _STATUS[trial.state],
             values={key: _value(found, trial.params[key]) for key, found in self._space.items() if key in trial.params},
             objective=trial.value if trial.state in (TrialState.COMPLETE, TrialState.PRUNED) else None,
-            metrics=found.get("metrics", {}),
-            rows=found.get("rows", []),
-            devices=found.get("devices", []),
-            problem=found.get("problem", ""),
             seconds=None if trial.duration is None else trial.duration.total_seconds(),
             worker=trial.user_attrs.get("worker", {}),
+            **found,
         )
 
 
-class _ByNumber(optuna.samplers.BaseSampler):
-    """Draws each trial from a number of its own: the first that no trial before has which counts or is at work.
+class _WhenBegun(optuna.samplers.RandomSampler):
+    """Calls `begun` with the number of a trial, which then gives the study the sampler that draws it."""
 
-    So a sweep that is continued draws as if it had never been interrupted, and processes that begin together do not
-    all try the same. `begin` is called as soon as a trial is there, and tells the number that it is drawn from.
-    """
-
-    def __init__(self, config: SweepConfig) -> None:
-        self._config = config
-        self._sampler = self._for_trial(0)
-        self.begin: Callable[[int], int] = lambda number: number
-
-    def _for_trial(self, number: int) -> optuna.samplers.BaseSampler:
-        seed = int(generator(self._config.seed, f"sweep/{number}").integers(2**32))
-        if self._config.sampler == "random":
-            return optuna.samplers.RandomSampler(seed=seed)
-        with experimental():
-            return optuna.samplers.TPESampler(seed=seed, multivariate=True, constant_liar=True)
+    def __init__(self, begun: Callable[[int], None]) -> None:
+        super().__init__()
+        self._begun = begun
 
     def before_trial(self, study: optuna.Study, trial: FrozenTrial) -> None:
         """Called first, when the trial has its number."""
-        self._sampler = self._for_trial(self.begin(trial.number))
-        self._sampler.before_trial(study, trial)
+        self._begun(trial.number)
 
-    def infer_relative_search_space(self, study: optuna.Study, trial: FrozenTrial) -> dict[str, BaseDistribution]:
-        """As the sampler behind it."""
-        return self._sampler.infer_relative_search_space(study, trial)
 
-    def sample_relative(
-        self, study: optuna.Study, trial: FrozenTrial, search_space: dict[str, BaseDistribution]
-    ) -> dict[str, Any]:
-        """As the sampler behind it."""
-        return self._sampler.sample_relative(study, trial, search_space)
+def _sampler(config: SweepConfig, draw: int) -> optuna.samplers.BaseSampler:
+    """Draws a trial from a number of its own: the first that no trial before has which counts or is at work.
 
-    def sample_independent(
-        self, study: optuna.Study, trial: FrozenTrial, param_name: str, param_distribution: BaseDistribution
-    ) -> Any:
-        """As the sampler behind it."""
-        return self._sampler.sample_independent(study, trial, param_name, param_distribution)
+    So a sweep that is continued draws as if it had never been interrupted, and processes that begin together do not
+    all try the same.
+    """
+    seed = int(generator(config.seed, f"sweep/{draw}").integers(2**32))
+    if config.sampler == "random":
+        return optuna.samplers.RandomSampler(seed=seed)
+    with experimental():
+        return optuna.samplers.TPESampler(seed=seed, multivariate=True, constant_liar=True)
 
 
 def _draws(trials: Sequence[FrozenTrial]) -> dict[int, int]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import logging
 import math
 import os
@@ -11,7 +12,7 @@ import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from filelock import FileLock
@@ -27,6 +28,7 @@ from reservoir_hw.core.errors import (
     ReservoirError,
     StateLost,
 )
+from reservoir_hw.core.files import make_folder
 from reservoir_hw.core.threads import share_cores
 from reservoir_hw.experiment.configuration.document import load_document
 from reservoir_hw.experiment.configuration.experiment import drop_baselines
@@ -40,12 +42,12 @@ from reservoir_hw.experiment.run.result import how_it_ended
 from reservoir_hw.experiment.states.progress import Progress
 from reservoir_hw.experiment.sweeps.result import SweepResult
 from reservoir_hw.experiment.sweeps.space import example_trial, identity_of, search_space, with_values
-from reservoir_hw.experiment.sweeps.storage import Worker
+from reservoir_hw.experiment.sweeps.storage import worker
 from reservoir_hw.experiment.sweeps.study import Trial, short_names
 from reservoir_hw.tasks.task import Row, Task
 
 if TYPE_CHECKING:
-    from reservoir_hw.experiment.sweeps.study import Attempt, Study
+    from reservoir_hw.experiment.sweeps.study import Study
 
 
 def sweep(
@@ -56,6 +58,7 @@ def sweep(
     trials: int | None = None,
     name: str | None = None,
     storage: str | None = None,
+    on_plan: Callable[[str], None] | None = None,
     progress: Progress | None = None,
 ) -> SweepResult:
     """Run the trials that the section `sweep:` of an experiment asks for, or those that are missing.
@@ -68,13 +71,29 @@ def sweep(
         As for an experiment: a reservoir file that replaces the section, and single values.
     trials, name, storage
         Instead of `sweep.trials`, `sweep.name` and `sweep.storage`.
+    on_plan
+        Gets a sentence about what will be done, and what a trial costs, before the first one.
 
     The trials are kept in a study, in which any number of processes take part; the same call goes on with it. Raises
     `ConfigurationError` before the first trial for a mistake in the file and for a study of another experiment,
     `MissingExtra` without Optuna, and whatever ends the sweep: a device that another process has, too many failures
     in a row, Ctrl-C. What was finished is kept.
     """
-    return Sweep.of(source, reservoir=reservoir, set=set, trials=trials, name=name, storage=storage).run(progress)
+    own = "experiment"
+    if isinstance(source, str | Path):
+        document = load_document(source, reservoir=reservoir, set=set)
+        own = f"{Path(source).resolve().parent.name}-{Path(source).stem}"
+    elif reservoir is not None or set is not None:
+        raise ConfigurationError("`reservoir` and `set` go over a file; a mapping can be changed beforehand")
+    elif isinstance(source, Document):
+        document = Document.copy_of(source)
+    else:
+        document = Document.from_mapping(source, "the given mapping")
+    if isinstance(document.data.get("sweep"), dict):
+        for key, value in {"trials": trials, "name": name, "storage": storage}.items():
+            if value is not None:
+                document.set(f"sweep.{key}", value, f"--{key}")
+    return Sweep(document, own).run(progress, on_plan)
 
 
 class Sweep:
@@ -118,36 +137,6 @@ class Sweep:
         self.space = search_space(document, self.config)
         self._device = OpenDevice(_by_way_of(self.space))
 
-    @classmethod
-    def of(
-        cls,
-        source: str | Path | Document | Mapping[str, Any],
-        *,
-        reservoir: str | Path | None = None,
-        set: Mapping[str, Any] | Iterable[str] | None = None,
-        trials: int | None = None,
-        name: str | None = None,
-        storage: str | None = None,
-    ) -> Self:
-        """The sweep in a file or mapping, with what goes over it; see `sweep`."""
-        own = "experiment"
-        if isinstance(source, str | Path):
-            document = load_document(source, reservoir=reservoir, set=set)
-            own = f"{Path(source).resolve().parent.name}-{Path(source).stem}"
-        elif reservoir is not None or set is not None:
-            raise ConfigurationError("`reservoir` and `set` go over a file; a mapping can be changed beforehand")
-        else:
-            document = (
-                Document.copy_of(source)
-                if isinstance(source, Document)
-                else Document.from_mapping(source, "the given mapping")
-            )
-        if isinstance(document.data.get("sweep"), dict):
-            for key, value in {"trials": trials, "name": name, "storage": storage}.items():
-                if value is not None:
-                    document.set(f"sweep.{key}", value, f"--{key}")
-        return cls(document, own)
-
     def estimate(self) -> Estimate:
         """What a trial will cost, after everything was checked that can be without a device. Makes the task's data."""
         cost = self.experiment.estimate()
@@ -158,7 +147,7 @@ class Sweep:
         """Raise `ConfigurationError` where this machine lacks what a trial needs. Opens no device."""
         Experiment(example_trial(self._document, self.space), self.name, self._tasks).check_machine()
 
-    def run(self, progress: Progress | None = None) -> SweepResult:
+    def run(self, progress: Progress | None = None, on_plan: Callable[[str], None] | None = None) -> SweepResult:
         """Run trials until as many are there as are wanted; then write the best and the report. See `sweep`."""
         if find_spec("optuna") is None:
             raise MissingExtra("a sweep needs optuna: pip install 'reservoir-hw[train]'")
@@ -173,12 +162,15 @@ class Sweep:
         cost = self.estimate()
         direction = self.config.direction
         assert direction is not None
-        self._make_folder()
+        title = self.experiment.config.title or self.experiment.name
+        if on_plan is not None:
+            on_plan(f"{title}: {describe(self)}; each {cost}")
+        make_folder(self.folder, "--set run.folder=PATH")
         resolved = self.experiment.resolved()
         identity = identity_of(resolved, self.config, self.space)
         study = Study(self._url, self.name, self.folder, self.config, self.space, identity, self._document)
         result = SweepResult(
-            title=f"Sweep of {self.experiment.config.title or self.experiment.name}",
+            title=f"Sweep of {title}",
             folder=self.folder,
             study=self.name,
             storage=study.storage,
@@ -189,14 +181,14 @@ class Sweep:
             provenance=provenance.collect(resolved) | {"rows": []},
         )
         try:
-            with Worker(self.folder) as worker, self._device:
+            with worker(self.folder) as who, self._device:
                 there = len([trial for trial in study.trials() if trial.counts])
                 if there > self.config.trials:
                     result.notes.append(
                         f"{there} trials are there already, more than the {self.config.trials} that are wanted in all: "
                         "none was run"
                     )
-                self._run_trials(study, worker, result, cost, progress)
+                self._run_trials(study, who, result, cost, progress)
             self._finish(study, result)
             if result.rows and not result.complete:
                 raise ConfigurationError(
@@ -214,7 +206,7 @@ class Sweep:
         return result
 
     def _run_trials(
-        self, study: Study, worker: Worker, result: SweepResult, cost: Estimate, progress: Progress | None
+        self, study: Study, who: dict[str, Any], result: SweepResult, cost: Estimate, progress: Progress | None
     ) -> None:
         failures = 0
         while True:
@@ -228,10 +220,7 @@ class Sweep:
             )
             best = "" if result.best is None else f", best {result.best.objective:.4g}"
             say = _progress_of_trial(progress, len(result.rows), self.config.trials, cost.device_steps, best)
-            error = study.run_trial(
-                worker,
-                lambda attempt, values, found, say=say: self._evaluate(attempt, values, found, say, result.notes),
-            )
+            error = study.run_trial(who, functools.partial(self._evaluate, say, result.notes))
             failures = 0 if error is None else failures + 1
             if error is not None and failures == self.config.stop_after_failures:
                 kind = DeviceFault if isinstance(error, DeviceError | StateLost) else ConfigurationError
@@ -243,11 +232,12 @@ class Sweep:
 
     def _evaluate(
         self,
-        attempt: Attempt,
-        values: dict[str, Any],
-        found: dict[str, Any],
         progress: Progress | None,
         notes: list[str],
+        number: int,
+        values: dict[str, Any],
+        found: dict[str, Any],
+        report: Callable[[float, int], None],
     ) -> float:
         """Run the experiment with these values; `found` takes what is kept of it, as it comes."""
         rows: list[dict[str, Any]] = found.setdefault("rows", [])
@@ -257,9 +247,9 @@ class Sweep:
             rows.append({"label": row.label, "point": dict(row.point), "metrics": row.evaluation.metrics})
             found["metrics"] = _means([known["metrics"] for known in rows])
             if len(rows) < self._points:
-                attempt.report(found["metrics"][self.config.metric], len(rows))
+                report(found["metrics"][self.config.metric], len(rows))
 
-        with self._run_folder(attempt.number) as (folder, name):
+        with self._run_folder(number) as (folder, name):
             document = with_values(self._document, values)
             drop_baselines(document)
             document.set("run.folder", str(folder), "the sweep")
@@ -305,15 +295,6 @@ class Sweep:
                     f"{self.config.metric} gets better: set sweep.direction to minimize or maximize"
                 )
             self.config = self.config.model_copy(update={"direction": direction})
-
-    def _make_folder(self) -> None:
-        try:
-            self.folder.mkdir(parents=True, exist_ok=True)
-        except (OSError, ValueError) as error:
-            raise ConfigurationError(
-                f"run.folder: cannot make the folder {self.folder}: {getattr(error, 'strerror', None) or error}; "
-                "choose another with --set run.folder=PATH"
-            ) from error
 
     @contextlib.contextmanager
     def _run_folder(self, number: int) -> Iterator[tuple[Path, str]]:

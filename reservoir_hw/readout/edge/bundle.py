@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
@@ -33,6 +33,9 @@ from reservoir_hw.readout.edge.manifest import (
     parse_manifest,
     shown,
 )
+
+if TYPE_CHECKING:
+    from reservoir_hw.tasks.task import Table
 
 GRAPH_LIMIT = 16 << 20
 READ_LIMIT = 1 << 30
@@ -266,6 +269,50 @@ def describe(bundle: Bundle) -> dict[str, Any]:
         "weights_bytes": sum(array.nbytes for array in bundle.weights.values()),
         **manifest,
     }
+
+
+def segments_of(described: Mapping[str, Any], title: str) -> Table:
+    """The segments of a bundle that is described, with what their certificate says."""
+    from reservoir_hw.tasks.task import Table
+
+    certified = {one["segment"]: one for one in described["certificate"]["segments"]}
+    rows = []
+    for index, segment in enumerate(described["segments"]):
+        one = certified.get(index)
+        rows.append(
+            [
+                str(index),
+                ", ".join(value_text(value) for value in segment["reads"]),
+                ", ".join(value_text(value) for value in segment["gives"]),
+                f"{segment['parameters']:,}",
+                size_text(segment["bytes"]),
+                size_text(segment["graph_bytes"]),
+                "" if one is None else f"{one['error']:.2g}",
+                "" if one is None or one["limit"] is None else f"{one['limit']:.2g}",
+            ]
+        )
+    header = ["segment", "reads", "gives", "parameters", "weights", "graph", "error", "limit"]
+    note = (
+        "error: between graph and model when the bundle was made, over all inputs that were tried, in standard "
+        "deviations of the output."
+    )
+    return Table(title, header, rows, note)
+
+
+def value_text(value: Mapping[str, Any]) -> str:
+    """Name and shape of what a graph reads or gives."""
+    shape = " × ".join(map(str, value["shape"]))
+    return f"{value['name']}{f' ({shape})' if shape else ''}"
+
+
+def size_text(count: int) -> str:
+    """So many bytes, for people."""
+    size = float(count)
+    for unit in ("B", "KiB", "MiB"):
+        if size < 1024:
+            return f"{size:.4g} {unit}"
+        size /= 1024
+    return f"{size:.4g} GiB"
 
 
 def _taken_from(data: np.ndarray) -> Callable[[int, int], bytes]:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from reservoir_hw.core.errors import ConfigurationError, MissingExtra, StateLost
+from reservoir_hw.core.errors import ConfigurationError, MissingExtra, StateLost, extra
 from reservoir_hw.core.reservoir import Reservoir
 from reservoir_hw.core.sharing import Share
 from reservoir_hw.core.threads import quiet_session
@@ -42,10 +42,8 @@ def import_onnxruntime() -> Any:
             f"onnxruntime {installed} was built for numpy 1 and would crash with numpy {np.__version__}: "
             "pip install 'onnxruntime>=1.19' (or 'numpy<2')"
         )
-    try:
+    with extra("edge", "running a bundle needs onnxruntime"):
         import onnxruntime
-    except ImportError as error:
-        raise MissingExtra(f"running a bundle needs onnxruntime: pip install 'reservoir-hw[edge]' ({error})") from error
     return onnxruntime
 
 

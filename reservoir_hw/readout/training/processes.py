@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from reservoir_hw.core.errors import ConfigurationError, MissingExtra
+from reservoir_hw.core.errors import ConfigurationError, extra
 from reservoir_hw.readout.training.optimizer import Objective
 from reservoir_hw.readout.training.options import TrainingOptions
 
@@ -66,13 +66,11 @@ class TrainingProcesses:
 
 def _fabric(options: TrainingOptions) -> Any:
     """Lightning Fabric for this process: alone, or one of those that torchrun has started."""
-    try:
+    with extra("train", "training needs Lightning Fabric"):
         from lightning_fabric import Fabric
         from lightning_fabric.plugins.environments.lightning import LightningEnvironment
         from lightning_fabric.plugins.environments.torchelastic import TorchElasticEnvironment
         from lightning_fabric.strategies.ddp import DDPStrategy
-    except ImportError as error:
-        raise MissingExtra(f"training needs Lightning Fabric: pip install 'reservoir-hw[train]' ({error})") from error
     accelerator = options.accelerator
     if accelerator == "auto":
         accelerator = "cuda" if torch.cuda.is_available() else "cpu"

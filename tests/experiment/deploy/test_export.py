@@ -109,7 +109,7 @@ def test_a_readout_at_the_edge_answers_as_it_did(case: str, tmp_path: Path) -> N
 def test_a_language_model_at_the_edge_writes_what_torch_writes(kind: str, tmp_path: Path) -> None:
     run = text_run(tmp_path, kind)
     exported = export_run(run, tmp_path / "model.rhw")
-    assert len(exported.parameters) == (3 if kind == "laerc" else 2)
+    assert len(exported.about["segments"]) == (3 if kind == "laerc" else 2)
     tokens = generator(0, "tokens").integers(0, 5, (2, 40))
     with model_of(run) as (model, _):
         expected = logits_of(model, tokens)

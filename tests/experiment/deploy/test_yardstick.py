@@ -57,7 +57,7 @@ def driven(run: Path, bundle: Path, *, trained_before: bool = False) -> tuple[np
     exported = export_run(run, bundle, force=True)
     assert exported.manifest is not None
     row = trained_row(run)
-    task, wanted = row.task(), np.load(row.outputs)
+    task, wanted = row.task(), np.load(row.file("outputs"))
     u = task.test.inputs
     if trained_before:
         u = np.concatenate([task.train.inputs, u], axis=1)
@@ -132,8 +132,8 @@ def test_padding_moves_no_output(tmp_path: Path) -> None:
         "reservoir: {kind: esn, nodes: 40, input_scaling: 0.02}\nreadout: {kind: ridge, alpha: 1e-6, washout: 10}\n"
         "run: {folder: FOLDER/runs, states: null}\n",
     )
-    found = Stored(trained_row(run))
-    outputs = np.load(trained_row(run).outputs)
+    found = Stored(trained_row(run), [])
+    outputs = np.load(trained_row(run).file("outputs"))
     kept = [row[10:length] for row, length in zip(outputs, [300, 40, 40, 40], strict=True)]
     assert found.spread == pytest.approx(np.concatenate(kept).std(axis=0))
     assert found.spread != pytest.approx(outputs[:, 10:].std(axis=(0, 1)), rel=0.2)
@@ -196,7 +196,7 @@ def test_int8_without_a_device(tmp_path: Path) -> None:
     assert (exported.loss.judged_on, exported.loss.accepted) == ("stored outputs", True)
     assert any("on random states as large as in training" in note for note in exported.notes)
     header = export_run(run, tmp_path / "m.h", **offline, target="c")
-    trained_row(run).outputs.unlink()
+    trained_row(run).file("outputs").unlink()
     blind = export_run(run, tmp_path / "blind.rhw", **offline)
     text = export_run(text_run(tmp_path / "text", "attention"), tmp_path / "text.rhw", **offline)
     for one in (header, blind, text):

@@ -21,7 +21,7 @@ from reservoir_hw.core.axes import Dimension
 from reservoir_hw.core.configuration import Document
 from reservoir_hw.core.errors import ConfigurationError, DeviceBusy, DeviceFault, MissingExtra
 from reservoir_hw.core.interrupts import HeldInterrupts, StopRequests
-from reservoir_hw.core.locks import HostLock
+from reservoir_hw.core.locks import HostLocks
 from reservoir_hw.core.passwords import without_password
 from reservoir_hw.experiment.sweeps.sweep import Sweep, sweep
 
@@ -77,10 +77,10 @@ def make(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Make:
 def test_the_direction_is_what_the_task_says(make: Make, task: str, directions: dict[str, str]) -> None:
     of_task = {"kind": task, **({"task": {"kind": "narma"}} if task == "validation" else {})}
     for metric, direction in directions.items():
-        wanted = Sweep.of(make(over={"task": of_task}, metric=metric))
+        wanted = Sweep(make(over={"task": of_task}, metric=metric))
         wanted.estimate()
         assert wanted.config.direction == direction
-        other = Sweep.of(make(over={"task": of_task}, metric=metric, direction="maximize"))
+        other = Sweep(make(over={"task": of_task}, metric=metric, direction="maximize"))
         other.estimate()
         assert other.config.direction == "maximize"
 
@@ -362,7 +362,7 @@ def test_more_mistakes(make: Make) -> None:
     with pytest.raises(ConfigurationError, match="a mapping can be changed beforehand"):
         sweep(make(), set=["reservoir.nodes=3"])
     Path("runs").write_text("")
-    with pytest.raises(ConfigurationError, match="cannot make the folder runs/sweeps/experiment"):
+    with pytest.raises(ConfigurationError, match="runs/sweeps/experiment cannot be made"):
         sweep(make())
 
 
@@ -497,7 +497,7 @@ def test_a_device_that_another_process_has(make: Make) -> None:
     film = {"kind": "python", "call": "film:measure", "nodes": 3, "simulated": False, "continuity": "held"}
     film |= {"reset": {"kind": "none", "reason": "no memory"}, "resource": "film-7"}
     document = make({"readout.alpha": [1e-3, 1e-2, 1e-1]}, over={"reservoir": film})
-    owner = HostLock("film-7")
+    owner = HostLocks(["film-7"])
     owner.acquire()
     with pytest.raises(DeviceBusy, match="'film-7' is in use by process"):
         sweep(document)

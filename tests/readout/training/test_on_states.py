@@ -16,7 +16,7 @@ from training_models import NODES, WIDTH, Death, Deep, epochs, language_model, n
 from reservoir_hw import open_reservoir
 from reservoir_hw.backends.simulated.esn.esn import Esn
 from reservoir_hw.core.errors import ConfigurationError, InputRangeError
-from reservoir_hw.core.locks import HostLock
+from reservoir_hw.core.locks import HostLocks
 from reservoir_hw.core.reservoir import Reservoir
 from reservoir_hw.core.store import StateStore
 from reservoir_hw.readout import (
@@ -337,7 +337,7 @@ def test_states_of_another_map_or_recurrence_are_refused(reservoir: Esn, tmp_pat
             with pytest.raises(ConfigurationError, match=message):
                 shards(make(**keys))[0]
         assert torch.equal(shards(make())[0].states, kept)
-    lock = HostLock(f"store {(tmp_path / 'ReservoirLM').resolve()}")
+    lock = HostLocks([f"store {(tmp_path / 'ReservoirLM').resolve()}"])
     lock.acquire()
     try:
         with pytest.raises(ConfigurationError, match=r"being filled by another process.*harvest\(\) in one process"):

@@ -16,7 +16,7 @@ from training_case import VOCABULARY, SmallModel, digest, facts, options, text
 
 from reservoir_hw.core.errors import ConfigurationError, InputRangeError
 from reservoir_hw.core.interrupts import StopRequests, stop_if_asked
-from reservoir_hw.core.locks import HostLock
+from reservoir_hw.core.locks import HostLocks
 from reservoir_hw.core.seeds import generator
 from reservoir_hw.readout.training import (
     NotFinite,
@@ -390,7 +390,7 @@ def test_a_full_disk_keeps_the_checkpoint_before(tmp_path: Path) -> None:
 
 
 def test_folder_that_cannot_be_used(tmp_path: Path) -> None:
-    lock = HostLock(f"training {tmp_path.resolve()}")
+    lock = HostLocks([f"training {tmp_path.resolve()}"])
     lock.acquire()
     try:
         with pytest.raises(ConfigurationError, match="belongs to a training that is running"):

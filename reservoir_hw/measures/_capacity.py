@@ -10,7 +10,7 @@ import numpy as np
 from reservoir_hw.core.errors import ConfigurationError, InputRangeError
 from reservoir_hw.core.validation import at_least
 from reservoir_hw.measures._blocks import Block, Recording
-from reservoir_hw.measures._measured import Measured, batch_means, bounded, check_confidence, chi2_quantile, remark
+from reservoir_hw.measures._measured import Measured, batch_means, bounded, chi2_quantile, remark
 from reservoir_hw.measures._rank import StateBasis
 
 # Targets that are made and projected at once.
@@ -307,8 +307,6 @@ def memory_capacity(
     max_delay: int,
     washout: int = 0,
     significance: float = 1e-4,
-    tolerance: float | None = None,
-    confidence: float = 0.95,
 ) -> MemoryCapacity:
     """Linear memory capacity (Jaeger 2002, definition 1): Σ_k r²(u_(t-k), best readout of the states of step t).
 
@@ -325,16 +323,13 @@ def memory_capacity(
         First steps of each sequence that do not count.
     significance
         Probability with which a delay that is not remembered passes for remembered.
-    tolerance
-        Relative singular value below which a direction of the states is taken for rounding.
 
     The interval is that of batch means of the influence of each step on the sum; what lies below the threshold or
     beyond `max_delay` is not in it. Raises `ShapeError`, `InputRangeError` and `ConfigurationError`.
     """
     at_least(max_delay=(max_delay, 0))
-    check_confidence(confidence)
     recording = Recording(inputs, states, max(washout, max_delay))
-    basis = StateBasis(recording, tolerance)
+    basis = StateBasis(recording)
     channels = recording.channels
     delays = np.arange(max_delay + 1)
     factors = np.ones((channels * len(delays), 1, 3), dtype=np.int64)
@@ -345,7 +340,7 @@ def memory_capacity(
     found = capacities(recording, basis, targets, np.zeros(len(factors), dtype=np.int64), significance)
     total = float(found.corrected.sum())
     by_delay = (channels, len(delays))
-    interval = batch_means(found.influence[0]).interval(total, confidence)
+    interval = batch_means(found.influence[0]).interval(total)
     notes = [_note(found.corrected.reshape(by_delay)), correlation_note(recording), remark(interval)]
     return MemoryCapacity(
         value=min(total, float(basis.rank)),

@@ -9,7 +9,7 @@ import numpy as np
 
 from reservoir_hw.core.errors import ConfigurationError, InputRangeError, ShapeError
 from reservoir_hw.core.statistics import t_quantile
-from reservoir_hw.measures._measured import Interval, Measured, check_confidence, checked
+from reservoir_hw.measures._measured import CONFIDENCE, Interval, Measured, checked
 
 # The last half of the drive in pieces tells whether two responses still approach each other: how often chance may
 # say so of any pair, and the least share of their distance that they come closer by in half of these pieces.
@@ -35,13 +35,11 @@ class EchoStateIndex(Measured):
     tolerance: float
 
 
-def echo_state_index(
-    states: Any, *, window: int | None = None, tolerance: float = 0.01, noise: float = 0.0, confidence: float = 0.95
-) -> EchoStateIndex:
+def echo_state_index(states: Any, *, tolerance: float = 0.01, noise: float = 0.0) -> EchoStateIndex:
     """Number of distinct attracting responses to one drive (echo index; Ceni, Ashwin, Livi & Postlethwaite 2020).
 
     `states` (initial, time, nodes) are responses to the same inputs from different initial states, or after different
-    pasts. Two are the same if their distance over the last `window` steps (by default a quarter) is at most `tolerance`
+    pasts. Two are the same if their distance over the last quarter of the steps is at most `tolerance`
     of the spread of the states plus three times `noise`, the root mean square difference of a node between two drives
     from the same initial state; responses linked by a chain of such pairs are one. An index of 1 is the echo state
     property, as far as this drive and these initial states can show it. In a chaotic device each
@@ -53,21 +51,18 @@ def echo_state_index(
 
     Otherwise what was found is the lower end of the interval, and it has no upper end: a response that is reached from
     a share p of the initial states is missed with the probability (1 - p)^initial; the note gives the share above which
-    it would have been seen with the probability `confidence`. Raises `ShapeError`, `ConfigurationError`, and
+    it would have been seen with the probability `CONFIDENCE`. Raises `ShapeError`, `ConfigurationError`, and
     `InputRangeError` also where the noise is more than a third of the spread.
     """
-    check_confidence(confidence)
     x = checked(states, ("initial", "time", "nodes"))
     initial, steps = x.shape[:2]
     if initial < 2:
         raise ShapeError("an echo-state index needs responses from at least 2 initial states")
-    window = max(1, steps // 4) if window is None else window
-    if not 1 <= window <= steps:
-        raise ConfigurationError(f"window is {window}; it lies between 1 and the {steps} steps there are")
     if tolerance < 0 or noise < 0:
         raise ConfigurationError("tolerance and noise cannot be negative")
-    last = x[:, -window:].reshape(initial, -1)
-    spread = float((x[:, -window:] - x[:, -window:].mean(axis=(0, 1))).std()) or 1.0
+    last = x[:, -max(1, steps // 4) :]
+    spread = float((last - last.mean(axis=(0, 1))).std()) or 1.0
+    last = last.reshape(initial, -1)
     distances = np.stack([np.sqrt(np.mean((last - row) ** 2, axis=1)) for row in last]) / spread
     if 3 * noise > spread:
         raise InputRangeError(
@@ -79,13 +74,13 @@ def echo_state_index(
     apart = _components(met)
     response = _components(met | _approaching(x[:, steps // 2 :], apart))
     found, most = int(response.max()) + 1, int(apart.max()) + 1
-    share = 1 - (1 - confidence) ** (1 / initial)
+    share = 1 - (1 - CONFIDENCE) ** (1 / initial)
     note = f"Seen from {initial} initial states: one that more than {share:.0%} of all lead to would have been found."
-    interval = Interval(float(found), np.inf, confidence, "what was found; no upper end (binomial, see the note)")
+    interval = Interval(float(found), np.inf, "what was found; no upper end (binomial, see the note)")
     if found < most:
         note += f" {most} have not met, but some of them are still approaching each other: drive longer."
         method = "of the responses seen: those that still approach each other counted as one, and counted each"
-        interval = Interval(float(found), float(most), confidence, method)
+        interval = Interval(float(found), float(most), method)
     elif found == initial:
         note += " None of them met: chaos, noise beyond the tolerance, or too short a drive."
     return EchoStateIndex(

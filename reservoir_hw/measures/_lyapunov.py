@@ -19,7 +19,6 @@ from reservoir_hw.measures._measured import (
     Interval,
     Measured,
     batch_means,
-    check_confidence,
     checked,
     precision,
     remark,
@@ -51,11 +50,6 @@ class LyapunovExponent(Measured):
     floor: float
     trials: np.ndarray
 
-    @property
-    def has_figure(self) -> bool:
-        """Whether the responses differed at all."""
-        return len(self.log_distance) > 0
-
 
 def lyapunov_from_transition(
     transition: Transition,
@@ -63,10 +57,7 @@ def lyapunov_from_transition(
     states: Any,
     *,
     settle: int = 100,
-    size: float | None = None,
     level: float = 0.0,
-    seed: int = 0,
-    confidence: float = 0.95,
 ) -> LyapunovExponent:
     """Largest conditional Lyapunov exponent of a device whose state can be set (Benettin et al. 1980).
 
@@ -83,16 +74,13 @@ def lyapunov_from_transition(
         (batch, nodes), where the trials begin: states that the device can have.
     settle
         First steps, which turn the difference into the direction that grows most, and do not count.
-    size
-        The distance, relative to the size of the state; by default the square root of the precision of `states`.
     level
         The smallest difference between two states of a node, where that is coarser than their dtype. The distance is
-        many levels, whatever `size` says.
+        many levels; without one it is the square root of the precision of `states`, relative to the size of the state.
 
     The interval is that of batch means over time of the mean over the trials. The exponent is minus infinity where
     nothing is left of a difference, as in a delay line. Raises `ShapeError`, `InputRangeError`, `ConfigurationError`.
     """
-    check_confidence(confidence)
     u = checked(inputs, ("batch", "time", "inputs"), "inputs")
     given = np.asarray(as_numpy(states))
     x = checked(given, ("batch", "nodes"))
@@ -100,12 +88,10 @@ def lyapunov_from_transition(
         raise ShapeError(f"there are inputs for {len(u)} trials and states for {len(x)}")
     if not 0 <= settle < u.shape[1]:
         raise ConfigurationError(f"settle is {settle}, but the inputs have {u.shape[1]} steps")
-    relative = float(precision(given.dtype) ** 0.5) if size is None else size
+    relative = float(precision(given.dtype) ** 0.5)
     # For each node the geometric mean of a level and the state: many levels, and still a small part of the state.
     many_levels = math.sqrt(level * math.sqrt(np.mean(x**2)) * x.shape[1])
-    if not relative > 0:
-        raise ConfigurationError(f"size is {size}; it must be more than 0")
-    direction = generator(seed, "measures/lyapunov").standard_normal(x.shape)
+    direction = generator(0, "measures/lyapunov").standard_normal(x.shape)
     direction /= np.linalg.norm(direction, axis=1, keepdims=True)
     growth = np.empty(u.shape[:2])
     for t in range(u.shape[1]):
@@ -120,12 +106,12 @@ def lyapunov_from_transition(
         x, apart = after[: len(u)], after[len(u) :] - after[: len(u)]
         length = np.linalg.norm(apart, axis=1, keepdims=True)
         if not length.all():
-            return _vanished(t + 1, confidence)
+            return _vanished(t + 1)
         growth[:, t] = np.log(length / distance)[:, 0]
         direction = apart / length
     counted = growth[:, settle:]
     over_time = batch_means(counted.mean(axis=0))
-    interval = over_time.interval(over_time.mean, confidence)
+    interval = over_time.interval(over_time.mean)
     note = f"From {len(u)} trials of {u.shape[1]} set steps (Benettin's method)."
     return LyapunovExponent(
         value=over_time.mean,
@@ -139,17 +125,15 @@ def lyapunov_from_transition(
     )
 
 
-def lyapunov_from_replicas(
-    states: Any, *, floor: float | None = None, first: int | None = None, confidence: float = 0.95
-) -> LyapunovExponent:
+def lyapunov_from_replicas(states: Any) -> LyapunovExponent:
     """Largest conditional Lyapunov exponent of any device, from responses to one drive after different pasts.
 
     `states` is (pasts, time, nodes), or (drives, pasts, time, nodes) with a drive for each group of pasts; step 0 is
     the first that they have in common. Responses 0 and 1, 2 and 3, ... make pairs. The exponent is the slope of the
     mean logarithm of their distance (the replica, or auxiliary system, approach: Abarbanel, Rulkov & Sushchik 1996),
-    from step `first` until the distance comes within a factor three of its `floor`. By default `first` is half of
-    that, since at the beginning all directions fade, and later only the slowest; `floor` is the median distance of the
-    last quarter of the steps, and at least the precision of the states. The mean square of the floor is taken off.
+    until the distance comes within a factor three of its floor, and only in the second half of that: at the beginning
+    all directions fade, and later only the slowest. The floor is the median distance of the last quarter of the steps,
+    and at least the precision of the states. Its mean square is taken off.
 
     The exponent is minus infinity where nothing is left of a difference long before its fall would reach the precision
     of the states. Such pairs show how a device forgets; one that does not, because it is chaotic or has several
@@ -161,7 +145,6 @@ def lyapunov_from_replicas(
     The interval is Student's over the drives, or over the pairs of one drive; for fewer than three of these, over
     pieces of the fall. Raises `ShapeError` and `ConfigurationError` besides.
     """
-    check_confidence(confidence)
     given = np.asarray(as_numpy(states))
     x = checked(given[None] if given.ndim == 3 else given, ("drives", "pasts", "time", "nodes"))
     pairs = x.shape[1] // 2
@@ -169,10 +152,8 @@ def lyapunov_from_replicas(
         raise ShapeError("an exponent from replicas needs responses after at least 2 different pasts")
     distance = np.linalg.norm(x[:, 0 : 2 * pairs : 2] - x[:, 1 : 2 * pairs : 2], axis=3)
     finest = float(precision(given.dtype)) * math.sqrt(np.mean((x**2).sum(axis=3)))
-    if floor is None:
-        tail = np.median(distance[:, :, -max(1, x.shape[2] // 4) :], axis=2)
-        floor = math.sqrt(np.mean(tail**2))
-    floor = max(floor, finest, np.finfo(np.float64).tiny)
+    tail = np.median(distance[:, :, -max(1, x.shape[2] // 4) :], axis=2)
+    floor = max(math.sqrt(np.mean(tail**2)), finest, np.finfo(np.float64).tiny)
     logarithm = np.log(np.maximum(distance**2 - floor**2, (floor / 10) ** 2)) / 2
     curve = logarithm.mean(axis=(0, 1))
     seen = np.log(np.maximum(distance, floor / 10)).mean(axis=(0, 1))
@@ -185,8 +166,8 @@ def lyapunov_from_replicas(
             "echo-state index tell which"
         )
     if (distance[:, :, last:] == 0).all() and curve[last - 1] - math.log(floor) > (curve[0] - math.log(floor)) / 2:
-        return _vanished(last, confidence)
-    start = last // 2 if first is None and last >= 2 * _FEWEST_STEPS else first or 0
+        return _vanished(last)
+    start = last // 2 if last >= 2 * _FEWEST_STEPS else 0
     if last - start < _FEWEST_STEPS:
         raise InputRangeError(
             f"the difference between the responses falls into the noise within {last} steps, too fast for a slope; "
@@ -194,7 +175,7 @@ def lyapunov_from_replicas(
         )
     time = np.arange(start, last) - (start + last - 1) / 2
     trials = logarithm[:, :, start:last] @ time / (time @ time)
-    interval = _interval(trials, curve[start:last], confidence)
+    interval = _interval(trials, curve[start:last])
     note = f"From {trials.size} pairs of responses, read over {last - start} steps before the noise floor."
     if floor > _NOISE * finest:
         interval = replace(
@@ -215,11 +196,11 @@ def lyapunov_from_replicas(
     )
 
 
-def _vanished(steps: int, confidence: float) -> LyapunovExponent:
+def _vanished(steps: int) -> LyapunovExponent:
     method = "exact: nothing was left of a difference"
     return LyapunovExponent(
         value=-math.inf,
-        interval=Interval(-math.inf, -math.inf, confidence, method),
+        interval=Interval(-math.inf, -math.inf, method),
         note=f"Nothing is left of a difference after {steps} steps.",
         log_distance=np.zeros(0),
         first=0,
@@ -229,7 +210,7 @@ def _vanished(steps: int, confidence: float) -> LyapunovExponent:
     )
 
 
-def _interval(trials: np.ndarray, curve: np.ndarray, confidence: float) -> Interval:
+def _interval(trials: np.ndarray, curve: np.ndarray) -> Interval:
     """Of the mean of `trials` (drives, pairs); `curve` is the mean log distance where it was read."""
     value = float(trials.mean())
     independent = trials.mean(axis=1) if len(trials) > 1 else trials[0]
@@ -240,7 +221,7 @@ def _interval(trials: np.ndarray, curve: np.ndarray, confidence: float) -> Inter
         independent = np.array([piece.mean() for piece in np.array_split(growth, pieces)])
         what = "pieces of the fall"
     error = float(independent.std(ddof=1) / len(independent) ** 0.5)
-    return t_interval(value, error, len(independent) - 1, confidence, f"{len(independent)} {what}, Student's t")
+    return t_interval(value, error, len(independent) - 1, f"{len(independent)} {what}, Student's t")
 
 
 # ---- Lyapunov spectrum and Kaplan–Yorke dimension of a system whose state can be set.
@@ -276,10 +257,7 @@ def lyapunov_spectrum(
     steps: int,
     exponents: int | None = None,
     settle: int = 100,
-    size: float | None = None,
     known: Sequence[float] = (),
-    seed: int = 0,
-    confidence: float = 0.95,
 ) -> LyapunovSpectrum:
     """The largest Lyapunov exponents, by QR decompositions (Benettin et al. 1980; Shimada & Nagashima 1979).
 
@@ -298,15 +276,14 @@ def lyapunov_spectrum(
         Of each trajectory; the first `settle` turn the directions and do not count.
     exponents
         How many of the largest ones; by default all.
-    size
-        The distance, relative to the size of the state; by default the square root of the precision of `states`. What
-        a step shrinks by more than this factor cannot be told.
+
+    The distance is the square root of the precision of `states`, relative to the size of the state: what a step shrinks
+    by more than that cannot be told.
 
     The intervals are those of batch means over time of the mean over the trials; that of the dimension is of the
     jackknife over as many pieces of time. Raises `InputRangeError` where a trajectory is not finite, and
     `ConfigurationError`.
     """
-    check_confidence(confidence)
     given = np.asarray(states)
     x = checked(given, ("trials", "dimension"))
     trials, dimension = x.shape
@@ -316,10 +293,8 @@ def lyapunov_spectrum(
         raise ConfigurationError(f"exponents is {count}, but the state has {dimension} numbers")
     if steps - settle < 2 * BATCHES:
         raise ConfigurationError(f"{steps} steps are too few: {settle} to settle and {2 * BATCHES} for an interval")
-    relative = float(precision(given.dtype) ** 0.5) if size is None else size
-    if not relative > 0:
-        raise ConfigurationError(f"size is {size}; it must be more than 0")
-    random = generator(seed, "measures/lyapunov spectrum").standard_normal((trials, dimension, count))
+    relative = float(precision(given.dtype) ** 0.5)
+    random = generator(0, "measures/lyapunov spectrum").standard_normal((trials, dimension, count))
     directions = np.linalg.qr(random)[0]
     growth = np.empty((steps, count))
     for t in range(steps):
@@ -338,7 +313,7 @@ def lyapunov_spectrum(
     counted = growth[settle:]
     over_time = [batch_means(series) for series in counted.T]
     found = np.array([one.mean for one in over_time])
-    intervals = tuple(one.interval(one.mean, confidence) for one in over_time)
+    intervals = tuple(one.interval(one.mean) for one in over_time)
     order = np.argsort(-found, kind="stable")
     value = kaplan_yorke(found[order])
     pieces = np.array_split(counted, BATCHES)
@@ -361,7 +336,7 @@ def lyapunov_spectrum(
         exponents=found[order],
         exponent_intervals=tuple(intervals[place] for place in order),
         dimension=value,
-        dimension_interval=t_interval(value, error, BATCHES - 1, confidence, method),
+        dimension_interval=t_interval(value, error, BATCHES - 1, method),
         growth=growth[:, order],
         known=np.asarray(known, dtype=np.float64),
     )

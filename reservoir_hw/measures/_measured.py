@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from statistics import NormalDist
 from typing import Any
 
@@ -12,17 +12,20 @@ from reservoir_hw.core.arrays import all_finite, as_numpy
 from reservoir_hw.core.errors import ConfigurationError, InputRangeError, ShapeError
 from reservoir_hw.core.statistics import t_quantile
 
+CONFIDENCE = 0.95
+"""Probability with which an interval holds the true value."""
+
 
 @dataclass(frozen=True)
 class Interval:
-    """Where the true value lies with the probability `confidence`; `method` says how that was found.
+    """Where the true value lies with the probability `CONFIDENCE`; `method` says how that was found.
 
     An end is infinite where nothing bounds it.
     """
 
     low: float
     high: float
-    confidence: float
+    confidence: float = field(default=CONFIDENCE, init=False)
     method: str
 
 
@@ -33,11 +36,6 @@ class Measured:
     value: float
     interval: Interval
     note: str = ""
-
-    @property
-    def has_figure(self) -> bool:
-        """Whether there is anything to be drawn of it."""
-        return True
 
 
 # ---- Quantiles and standard errors, with numpy alone.
@@ -51,12 +49,6 @@ SPAN = 4
 
 FEWEST = 4
 """Pieces that an interval needs."""
-
-
-def check_confidence(confidence: float) -> None:
-    """Raise `ConfigurationError` unless `confidence` is a probability between 0 and 1."""
-    if not 0 < confidence < 1:
-        raise ConfigurationError(f"confidence is {confidence}; it lies between 0 and 1, for instance 0.95")
 
 
 def require_steps(steps: int) -> None:
@@ -109,12 +101,12 @@ class BatchMeans:
     error: float
     batches: int
 
-    def interval(self, value: float, confidence: float) -> Interval:
+    def interval(self, value: float) -> Interval:
         """Interval for a `value` that has this error."""
         if self.batches < FEWEST:
-            return no_interval(confidence)
+            return no_interval()
         method = f"{self.batches} batch means over time, Student's t"
-        return t_interval(value, self.error, self.batches - 1, confidence, method)
+        return t_interval(value, self.error, self.batches - 1, method)
 
 
 def batch_means(series: np.ndarray) -> BatchMeans:
@@ -133,15 +125,15 @@ def batch_means(series: np.ndarray) -> BatchMeans:
     return BatchMeans(float(series.mean()), float(means.std(ddof=1) / count**0.5), batches)
 
 
-def t_interval(value: float, error: float, degrees: int, confidence: float, method: str) -> Interval:
+def t_interval(value: float, error: float, degrees: int, method: str) -> Interval:
     """`value` plus and minus its standard error times Student's quantile."""
-    half = t_quantile((1 + confidence) / 2, degrees) * error
-    return Interval(value - half, value + half, confidence, method)
+    half = t_quantile((1 + CONFIDENCE) / 2, degrees) * error
+    return Interval(value - half, value + half, method)
 
 
-def no_interval(confidence: float) -> Interval:
+def no_interval() -> Interval:
     """Where too few pieces of time are independent."""
-    return Interval(-np.inf, np.inf, confidence, f"none: fewer than {FEWEST} independent pieces of time")
+    return Interval(-np.inf, np.inf, f"none: fewer than {FEWEST} independent pieces of time")
 
 
 def remark(interval: Interval) -> str:

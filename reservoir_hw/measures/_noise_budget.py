@@ -4,20 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any
 
 import numpy as np
 
 from reservoir_hw.core.arrays import as_numpy
+from reservoir_hw.core.statistics import t_quantile
 from reservoir_hw.measures._blocks import Rows
 from reservoir_hw.measures._capacity import Capacities, Distribution
 from reservoir_hw.measures._measured import (
+    FEWEST,
     Interval,
     Measured,
     batch_means,
     bounded,
-    check_confidence,
     checked,
     deviations,
     remark,
@@ -72,7 +72,6 @@ def noise_budget(
     washout: int = 0,
     distribution: Distribution = "uniform",
     input_range: tuple[float, float] | None = None,
-    confidence: float = 0.95,
 ) -> NoiseBudget:
     """Linear capacity, nonlinear capacity and what is lost to noise, which add up to the rank of the states.
 
@@ -106,111 +105,88 @@ def noise_budget(
     The intervals are those of batch means over time; that of the rest knows that capacities and loss were measured on
     the same steps. Raises as `information_processing_capacity`.
     """
-    check_confidence(confidence)
     x = checked(states, ("repeats", "time", "nodes"))
     u = np.asarray(as_numpy(inputs), dtype=np.float64)
     skipped = max(washout, *max_delays)
-    measured = partial(
-        with_details, u, max_delays=max_delays, washout=washout, distribution=distribution, input_range=input_range,
-        confidence=confidence,
-    )  # fmt: skip
-    if len(x) == 1:
-        return _of_one(x[0], skipped, *measured(x[0]), confidence)
-    repetitions = [k for k in _AVERAGED if 2 * k <= len(x)]
+    repeated = len(x) > 1
+    repetitions = [k for k in _AVERAGED if 2 * k <= len(x)] if repeated else [1]
     rows, intervals, opposed = [], [], False
     forecast = np.zeros(0)
     for k in repetitions:
         groups = x[: len(x) // k * k].reshape(-1, k, *x.shape[1:]).mean(axis=1)
-        capacity, found = measured(groups[0])
-        q, estimate, influence, profile = _kept(groups[:, skipped:])
-        rank = q.shape[1]
-        # The estimate has no bias, so chance takes it beyond what is possible where noise is all or nothing.
-        kept = min(max(estimate, 0.0), float(rank))
-        if k == 1:
-            forecast = np.array([rank - (profile / (profile + (1 - profile) / many)).sum() for many in _AVERAGED])
-        linear, nonlinear, uncertain = _parts(capacity, found, q)
-        rows.append((rank, linear, nonlinear, rank - kept, kept - linear - nonlinear))
-        opposed |= _interval(influence, 0.0, estimate, _SURE).high < 0
+        capacity, found = with_details(u, groups[0], max_delays, washout, distribution, input_range)
         of_linear, of_nonlinear = found.influence[0], found.influence[1:].sum(axis=0)
-        parts = (
-            (of_linear, 0.0, (0.0, rank)),
-            (of_nonlinear, uncertain, (0.0, rank)),
-            (influence, 0.0, (0.0, rank)),
-            (influence - of_linear - of_nonlinear, uncertain, (-np.inf, np.inf)),
-        )
-        intervals.append(
-            [
-                bounded(_interval(part, more, value, confidence), *limits)
-                for (part, more, limits), value in zip(parts, rows[-1][1:], strict=True)
-            ]
-        )
+        if repeated:
+            q, estimate, influence, profile = _kept(groups[:, skipped:])
+            rank = q.shape[1]
+            # The estimate has no bias, so chance takes it beyond what is possible where noise is all or nothing.
+            kept = min(max(estimate, 0.0), float(rank))
+            linear, nonlinear, uncertain = _parts(capacity, found, q)
+            lost, rest = rank - kept, kept - linear - nonlinear
+            of_lost = bounded(_interval(influence, 0.0, lost), 0.0, rank)
+            of_rest = _interval(influence - of_linear - of_nonlinear, uncertain, rest)
+            opposed |= _opposed(influence, estimate)
+            if k == 1:
+                forecast = np.array([rank - (profile / (profile + (1 - profile) / many)).sum() for many in _AVERAGED])
+        else:
+            # What the capacities leave is noise, or functions that were not tried.
+            recording = Rows(x[0], skipped)
+            basis = StateBasis(recording)
+            q, rank = basis.centred(x[0, skipped:]) @ (basis.weights * recording.rows**0.5), basis.rank
+            linear, nonlinear, uncertain = _parts(capacity, found, q)
+            lost, rest = np.nan, rank - linear - nonlinear
+            of_rest = bounded(_interval(of_linear + of_nonlinear, uncertain, rest), 0.0, rank)
+            method = "from nothing to all that the capacities leave: nothing was repeated"
+            of_lost = replace(of_rest, low=0.0, method=method)
+        rows.append((rank, linear, nonlinear, lost, rest))
+        linear_interval = bounded(_interval(of_linear, 0.0, linear), 0.0, rank)
+        nonlinear_interval = bounded(_interval(of_nonlinear, uncertain, nonlinear), 0.0, rank)
+        intervals.append((linear_interval, nonlinear_interval, of_lost, of_rest))
     ranks, linear, nonlinear, lost, rest = np.array(rows).T
-    of_linear, of_nonlinear, of_lost, of_rest = (tuple(part) for part in zip(*intervals, strict=True))
-    first = of_rest[0]
-    note = (
-        f"Rank {ranks[0]:.0f} = linear {linear[0]:.3g} + nonlinear {nonlinear[0]:.3g} + noise {lost[0]:.3g} + rest "
-        f"{rest[0]:.2g} [{first.low:.2g}, {first.high:.2g}]."
-    )
-    if first.low > 0:
-        note += " The rest is functions of the input that were not tried: longer delays or higher degrees find more."
-    if opposed:
+    linear_intervals, nonlinear_intervals, lost_intervals, rest_intervals = zip(*intervals, strict=True)
+    first = rest_intervals[0]
+    note = f"Rank {ranks[0]:.0f} = linear {linear[0]:.3g} + nonlinear {nonlinear[0]:.3g} + "
+    if not repeated:
         note += (
-            " The responses are opposed from one repetition to the next, which noise is not: what differs follows a "
-            "pattern, so this is no measure of noise."
+            f"{rest[0]:.3g} of noise, or of functions that were not tried: without repeated drives these cannot be "
+            "told apart."
         )
+    else:
+        note += f"noise {lost[0]:.3g} + rest {rest[0]:.2g} [{first.low:.2g}, {first.high:.2g}]."
+        if first.low > 0:
+            note += (
+                " The rest is functions of the input that were not tried: longer delays or higher degrees find more."
+            )
+        if opposed:
+            note += (
+                " The responses are opposed from one repetition to the next, which noise is not: what differs follows "
+                "a pattern, so this is no measure of noise."
+            )
+        note = " ".join(filter(None, [note, remark(lost_intervals[0])]))
     return NoiseBudget(
         value=float(lost[0]),
-        interval=of_lost[0],
-        note=" ".join(filter(None, [note, remark(of_lost[0])])),
+        interval=lost_intervals[0],
+        note=note,
         repetitions=np.array(repetitions),
         rank=ranks,
         linear=linear,
         nonlinear=nonlinear,
         lost=lost,
         rest=rest,
-        linear_intervals=of_linear,
-        nonlinear_intervals=of_nonlinear,
-        lost_intervals=of_lost,
-        rest_intervals=of_rest,
-        averaged=np.array(_AVERAGED),
+        linear_intervals=linear_intervals,
+        nonlinear_intervals=nonlinear_intervals,
+        lost_intervals=lost_intervals,
+        rest_intervals=rest_intervals,
+        averaged=np.array(_AVERAGED if repeated else (), dtype=np.int64),
         forecast=forecast,
     )
 
 
-def _of_one(
-    x: np.ndarray, skipped: int, capacity: ProcessingCapacity, found: Capacities, confidence: float
-) -> NoiseBudget:
-    """Of a single response (time, nodes): what its capacities leave is noise, or functions that were not tried."""
-    recording = Rows(x, skipped)
-    basis = StateBasis(recording)
-    q = basis.centred(x[recording.skipped :]) @ (basis.weights * recording.rows**0.5)
-    rank = basis.rank
-    linear, nonlinear, uncertain = _parts(capacity, found, q)
-    of_linear, of_nonlinear = found.influence[0], found.influence[1:].sum(axis=0)
-    rest = rank - linear - nonlinear
-    of_rest = bounded(_interval(of_linear + of_nonlinear, uncertain, rest, confidence), 0.0, rank)
-    method = "from nothing to all that the capacities leave: nothing was repeated"
-    of_lost = replace(of_rest, low=0.0, method=method)
-    return NoiseBudget(
-        value=np.nan,
-        interval=of_lost,
-        note=(
-            f"Rank {rank} = linear {linear:.3g} + nonlinear {nonlinear:.3g} + {rest:.3g} of noise, or of functions "
-            "that were not tried: without repeated drives these cannot be told apart."
-        ),
-        repetitions=np.array([1]),
-        rank=np.array([float(rank)]),
-        linear=np.array([linear]),
-        nonlinear=np.array([nonlinear]),
-        lost=np.array([np.nan]),
-        rest=np.array([rest]),
-        linear_intervals=(bounded(_interval(of_linear, 0.0, linear, confidence), 0.0, rank),),
-        nonlinear_intervals=(bounded(_interval(of_nonlinear, uncertain, nonlinear, confidence), 0.0, rank),),
-        lost_intervals=(of_lost,),
-        rest_intervals=(of_rest,),
-        averaged=np.zeros(0, dtype=np.int64),
-        forecast=np.zeros(0),
-    )
+def _opposed(influence: np.ndarray, estimate: float) -> bool:
+    """Whether what responses have in common lies below 0 for certain."""
+    over_time = batch_means(influence)
+    sure = over_time.batches >= FEWEST
+    return sure and estimate + t_quantile((1 + _SURE) / 2, over_time.batches - 1) * over_time.error < 0
 
 
 def _parts(capacity: ProcessingCapacity, found: Capacities, q: np.ndarray) -> tuple[float, float, float]:
@@ -287,7 +263,7 @@ def _weak(found: Capacities, q: np.ndarray) -> tuple[float, float]:
     return beyond, (2 * variance) ** 0.5
 
 
-def _interval(influence: np.ndarray, more: float, value: float, confidence: float) -> Interval:
+def _interval(influence: np.ndarray, more: float, value: float) -> Interval:
     """Batch means over time, with the standard error `more` of what does not depend on single steps."""
     over_time = batch_means(influence)
-    return replace(over_time, error=float(np.hypot(over_time.error, more))).interval(value, confidence)
+    return replace(over_time, error=float(np.hypot(over_time.error, more))).interval(value)

@@ -20,7 +20,7 @@ from reservoir_hw.measures._capacity import (
     orthonormal,
     strongest_correlation,
 )
-from reservoir_hw.measures._measured import Interval, Measured, batch_means, bounded, check_confidence, remark
+from reservoir_hw.measures._measured import Interval, Measured, batch_means, bounded, remark
 from reservoir_hw.measures._rank import StateBasis
 
 _MOST_TARGETS = 1_000_000
@@ -62,8 +62,6 @@ def information_processing_capacity(
     distribution: Distribution = "uniform",
     input_range: tuple[float, float] | None = None,
     significance: float = 1e-4,
-    tolerance: float | None = None,
-    confidence: float = 0.95,
 ) -> ProcessingCapacity:
     """Information processing capacity (Dambre et al. 2012), for inputs that are independent from step to step.
 
@@ -89,33 +87,26 @@ def information_processing_capacity(
     distribution, input_range
         "uniform" over `input_range` (by default what the inputs cover): Legendre polynomials. "normal": Hermite
         polynomials. "empirical": polynomials that are orthonormal over the inputs as they are.
-    tolerance
-        Relative singular value below which a direction of the states is taken for rounding.
 
     The interval is that of batch means of the influence of each step on the sum; functions below the threshold
     are not in it. Raises `ShapeError`, `ConfigurationError`, and `InputRangeError` also for inputs that are
     correlated over time or not so distributed.
     """
-    return with_details(
-        inputs, states, max_delays, washout, distribution, input_range, significance, tolerance, confidence
-    )[0]
+    return with_details(inputs, states, max_delays, washout, distribution, input_range, significance)[0]
 
 
 def with_details(
     inputs: Any,
     states: Any,
     max_delays: Sequence[int],
-    washout: int = 0,
-    distribution: Distribution = "uniform",
-    input_range: tuple[float, float] | None = None,
+    washout: int,
+    distribution: Distribution,
+    input_range: tuple[float, float] | None,
     significance: float = 1e-4,
-    tolerance: float | None = None,
-    confidence: float = 0.95,
 ) -> tuple[ProcessingCapacity, Capacities]:
     """`information_processing_capacity`, and what was found for each function; the influences are by degree."""
     if not max_delays or min(max_delays) < 0:
         raise ConfigurationError(f"max_delays is {max_delays}; give one delay of at least 0 for each degree")
-    check_confidence(confidence)
     recording = Recording(inputs, states, max(washout, *max_delays))
     for power, what in ((1, "the inputs"), (2, "the squares of the inputs")):
         found = strongest_correlation(recording, power)
@@ -124,7 +115,7 @@ def with_details(
                 f"{what} are correlated over time ({found[1]:.2f} at lag {found[0]}), so that functions of different "
                 "delays are not independent; drive the device with inputs drawn anew in each step"
             )
-    basis = StateBasis(recording, tolerance)
+    basis = StateBasis(recording)
     degrees = len(max_delays)
     polynomials = np.stack(
         [
@@ -150,14 +141,14 @@ def with_details(
             f"the capacities add up to {total:.1f}, more than the {basis.rank} independent states can have: the inputs "
             "are not independent from step to step, or not distributed as said; draw them anew in each step"
         )
-    interval = over_time.interval(total, confidence)
+    interval = over_time.interval(total)
     found = ProcessingCapacity(
         value=min(total, float(basis.rank)),
         interval=bounded(interval, 0.0, basis.rank),
         note=" ".join(filter(None, [_note(by_delay, max_delays, len(factors), significance), remark(interval)])),
         by_degree=by_degree,
         degree_intervals=tuple(
-            bounded(batch_means(influence).interval(value, confidence), 0.0, basis.rank)
+            bounded(batch_means(influence).interval(value), 0.0, basis.rank)
             for value, influence in zip(by_degree, measured.influence, strict=True)
         ),
         by_delay=by_delay,

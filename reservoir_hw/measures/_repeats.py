@@ -17,7 +17,6 @@ from reservoir_hw.measures._measured import (
     Measured,
     after_washout,
     bounded,
-    check_confidence,
     checked,
     correlation_times,
     deviations,
@@ -58,7 +57,6 @@ def share_interval(
     x: np.ndarray,
     share: Callable[[np.ndarray, np.ndarray], np.ndarray],
     influence: np.ndarray,
-    confidence: float,
 ) -> Interval:
     """Interval of a share of what is common in what there is, by the jackknife over pieces of time (Quenouille 1956).
 
@@ -70,8 +68,6 @@ def share_interval(
         From the common and the whole power of each node, (pieces, nodes) each, to (pieces,).
     influence
         (time,): by how much each step moves the share, but for a factor.
-    confidence
-        Of the interval.
 
     Each piece is several times as long as the times over which the influence and the responses are correlated. The
     jackknife also takes off what the means that were subtracted hide of slow responses. With fewer than `FEWEST`
@@ -83,7 +79,7 @@ def share_interval(
     times = [correlation_times(response[:, [node]])[0] for node in range(0, x.shape[2], -(-x.shape[2] // _NODES))]
     pieces = min(int(independent_pieces(influence[:, None], BATCHES)[0]), int(steps / (_SPAN * np.mean(times))))
     if pieces < FEWEST:
-        return no_interval(confidence)
+        return no_interval()
     edges = np.linspace(0, steps, pieces + 1).astype(int)
     left = (steps - np.diff(edges))[:, None]
     common, power = (_without(part, edges) / left for part in shared_power(x))
@@ -92,7 +88,7 @@ def share_interval(
     without = share(common - offsets[0], power - offsets[1])
     error = jackknife_error(without)
     centre = float(pieces * value - (pieces - 1) * without.mean())
-    return t_interval(centre, error, pieces - 1, confidence, f"jackknife over {pieces} pieces of time, Student's t")
+    return t_interval(centre, error, pieces - 1, f"jackknife over {pieces} pieces of time, Student's t")
 
 
 def _without(series: np.ndarray, edges: np.ndarray) -> np.ndarray:
@@ -116,13 +112,8 @@ class SignalToNoise(Measured):
     signal: np.ndarray
     noise: np.ndarray
 
-    @property
-    def has_figure(self) -> bool:
-        """Whether a node has a finite ratio."""
-        return bool(np.isfinite(self.nodes).any())
 
-
-def signal_to_noise(states: Any, *, washout: int = 0, confidence: float = 0.95) -> SignalToNoise:
+def signal_to_noise(states: Any, *, washout: int = 0) -> SignalToNoise:
     """Signal-to-noise ratio from responses to the same drive: `states` (repeats, time, nodes).
 
     Signal is what two repeats have in common: the mean product of their deviations from their own means over time.
@@ -133,7 +124,6 @@ def signal_to_noise(states: Any, *, washout: int = 0, confidence: float = 0.95) 
     The interval is that of the share of the signal in the whole variance, from the jackknife over pieces of time.
     Raises as `consistency` does.
     """
-    check_confidence(confidence)
     x = checked_repeats(states, washout)
     steps = x.shape[1]
     moved = deviations(x, axis=1)
@@ -143,7 +133,7 @@ def signal_to_noise(states: Any, *, washout: int = 0, confidence: float = 0.95) 
     signal, whole = (part.mean(axis=0) * (steps / (steps - 1)) for part in (common, power))
     share = float(signal.sum() / whole.sum())
     influence = (common - share * power).sum(axis=1)
-    around = share_interval(moved, lambda shared, every: shared.sum(axis=1) / every.sum(axis=1), influence, confidence)
+    around = share_interval(moved, lambda shared, every: shared.sum(axis=1) / every.sum(axis=1), influence)
     method = f"of the share of the signal: {around.method}"
     with np.errstate(invalid="ignore"):
         nodes = np.where(moving, _decibels(signal / whole), np.nan)
@@ -155,9 +145,7 @@ def signal_to_noise(states: Any, *, washout: int = 0, confidence: float = 0.95) 
     ]
     return SignalToNoise(
         value=float(_decibels(np.array(share))),
-        interval=Interval(
-            float(_decibels(np.array(around.low))), float(_decibels(np.array(around.high))), confidence, method
-        ),
+        interval=Interval(float(_decibels(np.array(around.low))), float(_decibels(np.array(around.high))), method),
         note=" ".join(filter(None, notes)),
         nodes=nodes,
         signal=np.sqrt(np.maximum(signal, 0.0)),
@@ -189,7 +177,7 @@ class Consistency(Measured):
     capacity: float
 
 
-def consistency(states: Any, *, washout: int = 0, confidence: float = 0.95) -> Consistency:
+def consistency(states: Any, *, washout: int = 0) -> Consistency:
     """Consistency of responses to the same drive: `states` (repeats, time, nodes).
 
     For each node the correlation over time between two responses, averaged over all pairs of repeats (Uchida,
@@ -206,7 +194,6 @@ def consistency(states: Any, *, washout: int = 0, confidence: float = 0.95) -> C
     two repeats or too few steps, `InputRangeError` for NaN and if nothing moves, `ConfigurationError` for a washout
     that leaves nothing.
     """
-    check_confidence(confidence)
     x = checked_repeats(states, washout)
     moved = deviations(x, axis=1)
     spread = moved.std(axis=1, keepdims=True)
@@ -217,7 +204,7 @@ def consistency(states: Any, *, washout: int = 0, confidence: float = 0.95) -> C
     of_node = common.mean(axis=0)
     value = float(of_node.mean())
     influence = (common - of_node * power).mean(axis=1)
-    interval = share_interval(z, lambda shared, whole: (shared / whole).mean(axis=1), influence, confidence)
+    interval = share_interval(z, lambda shared, whole: (shared / whole).mean(axis=1), influence)
     nodes = np.full(x.shape[2], np.nan)
     nodes[moving] = of_node
     profile = _profile(z)

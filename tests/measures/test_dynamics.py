@@ -137,7 +137,7 @@ def test_float32_and_traces_with_noise() -> None:
     found = lyapunov_from_replicas(noisy)
     assert found.value == pytest.approx(np.log(RADIUS), abs=0.03)
     assert found.last < 150
-    single = lyapunov_from_replicas(noisy[0], first=10)
+    single = lyapunov_from_replicas(noisy[0])
     assert single.value == pytest.approx(np.log(RADIUS), abs=0.1)
     assert "pieces of the fall" in single.interval.method
 

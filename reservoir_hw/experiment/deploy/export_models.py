@@ -20,7 +20,6 @@ from reservoir_hw.experiment.deploy.job import (
     ExportResult,
     carried_at_rest,
     check_devices,
-    simulated_networks,
 )
 from reservoir_hw.experiment.deploy.quantised import (
     Metrics,
@@ -126,7 +125,7 @@ def _write_readout(
                     f"training.repetitions is {repetitions}, and a network without noise has nothing to average: run "
                     "the experiment with 1, or export the segments"
                 )
-            plan = whole_plan(readout, simulated_networks(devices), work.precision, reservoir=device)
+            plan = whole_plan(readout, work.precision, reservoir=device)
             recorded = carried_at_rest(plan, recorded)
         else:
             plan = plan_of_states(readout, spec, work.precision, recorded=recorded, spread=stored.spread)
@@ -210,8 +209,7 @@ def _write_model(
     if work.precision == "int8":
         metrics, loss = _text_loss(work, model, task, lambda: session_computes(plan_of(model, (), "int8")))
     if work.target == "whole":
-        networks = simulated_networks([layer.reservoir for layer in model.reservoir_layers])
-        plan = whole_plan(model, networks, work.precision)
+        plan = whole_plan(model, work.precision)
         recorded = carried_at_rest(plan, recorded)
     else:
         plan = plan_of(model, (), work.precision)

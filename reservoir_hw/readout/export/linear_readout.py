@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -16,10 +15,9 @@ from reservoir_hw.readout.export.graph import Precision, Weights
 from reservoir_hw.readout.export.layers import LayerGraph
 from reservoir_hw.readout.export.plan import Plan, Values
 from reservoir_hw.readout.export.simulated_network import (
-    SimulatedNetwork,
     carried_state,
-    check_networks,
     emit_network,
+    network_of,
     simulated,
 )
 from reservoir_hw.readout.linear.linear_form import FeatureScale, LinearForm, loses_in_single, sizes_of
@@ -57,14 +55,11 @@ def plan_of_readout(
     )
 
 
-def whole_plan_of_readout(
-    readout: Any, networks: Sequence[SimulatedNetwork], reservoir: Reservoir, precision: Precision
-) -> Plan:
+def whole_plan_of_readout(readout: Any, reservoir: Reservoir, precision: Precision) -> Plan:
     """The same with the simulated network of its `reservoir` inside: one graph, with the states carried."""
-    check_networks(networks, [reservoir.spec])
-    (network,) = networks
     linear = LinearPart(readout, reservoir.spec, precision)
-    inputs = Value(name="inputs", shape=(network.inputs,), dtype=network.dtype)
+    network = network_of(reservoir, 0)
+    inputs = Value(name="inputs", shape=(reservoir.spec.inputs,), dtype=network.dtype)
     graph = LayerGraph(0, Weights(), precision)
     u = graph.read(inputs)
     states = emit_network(graph, u, network, "reservoir_0", 0)

@@ -15,7 +15,6 @@ from reservoir_hw.readout.export.graph import Precision
 from reservoir_hw.readout.export.layers import refuse_changes
 from reservoir_hw.readout.export.linear_readout import plan_of_readout, whole_plan_of_readout
 from reservoir_hw.readout.export.plan import Plan, Values
-from reservoir_hw.readout.export.simulated_network import SimulatedNetwork
 
 if TYPE_CHECKING:
     from reservoir_hw.readout.models.token_model import TokenModel
@@ -79,19 +78,11 @@ def plan_of_states(
 # ---- Models with the simulated network that they were trained on inside: one graph, no device.
 
 
-def whole_plan(
-    model: Any,
-    networks: Sequence[SimulatedNetwork] = (),
-    precision: Precision = "fp32",
-    *,
-    reservoir: Reservoir | None = None,
-) -> Plan:
-    """One graph from the model's input to its output, with the states of the networks carried.
+def whole_plan(model: Any, precision: Precision = "fp32", *, reservoir: Reservoir | None = None) -> Plan:
+    """One graph from the model's input to its output, with the states of its simulated reservoirs carried.
 
-    `model` is a linear readout, or says itself how it is cut (`cut`, see `Stage`). `networks` are the
-    simulated reservoirs of the model's layers, in their order; an `EsnLM` and gates around matrices have none. A
-    linear readout knows no reservoir: it needs the `reservoir` that gave it its states, as the reference. With int8
-    the networks stay in their own precision.
+    `model` is a linear readout, or says itself how it is cut (`cut`, see `Stage`). A linear readout knows no reservoir:
+    it needs the `reservoir` that gave it its states. With int8 the networks stay in their own precision.
 
     The reference is the model itself driven by its simulated reservoirs, step by step from the carried states; those
     must be open when the plan is certified. Rounding differs between the two by a few units in the last place (the
@@ -99,14 +90,13 @@ def whole_plan(
     spectral radius well above 1 and weakly driven, does not: there the two agree over the first steps, which
     are certified, and drift apart within some hundred, as two simulations of it on different machines would.
 
-    Raises `ConfigurationError` for reservoirs other than an `esn` without non-idealities, and for networks that do
-    not fit them.
+    Raises `ConfigurationError` for reservoirs other than an `esn` without non-idealities in this process.
     """
     if hasattr(model, "cut"):
         from reservoir_hw.readout.export.cutters import Whole
 
         refuse_changes(model)
-        return model.cut(Whole(model, precision, networks))
+        return model.cut(Whole(model, precision))
     if not hasattr(model, "linear_form"):
         raise ConfigurationError(
             f"a {type(model).__name__} cannot be exported with its reservoir inside: it is no linear readout, and "
@@ -114,9 +104,9 @@ def whole_plan(
         )
     if reservoir is None:
         raise ConfigurationError(
-            f"a {type(model).__name__} does not know its reservoir: whole_plan(readout, [network], reservoir=esn)"
+            f"a {type(model).__name__} does not know its reservoir: whole_plan(readout, reservoir=esn)"
         )
-    return whole_plan_of_readout(model, networks, reservoir, precision)
+    return whole_plan_of_readout(model, reservoir, precision)
 
 
 # ---- What crosses the reservoirs of a model while it reads something: the recorded side of a certificate.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import mmap
 import os
 import stat
 import struct
@@ -179,12 +178,8 @@ class Archive:
         member = self._members[name]
         if member.size == 0:
             return np.frombuffer(b"", np.uint8)
-        skipped = member.start % mmap.ALLOCATIONGRANULARITY
         with self._opened(member) as file:
-            region = mmap.mmap(
-                file.fileno(), skipped + member.size, access=mmap.ACCESS_READ, offset=member.start - skipped
-            )
-        return np.frombuffer(region, np.uint8, member.size, skipped)
+            return np.asarray(np.memmap(file, np.uint8, "r", member.start, (member.size,)))
 
     def close(self) -> None:
         """Close the zip; what is mapped stays."""

@@ -4,23 +4,22 @@ from __future__ import annotations
 
 import errno
 import hashlib
-import json
 import os
 import shutil
 import tempfile
 import zipfile
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, closing, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import IO, BinaryIO, TypeAlias
 
 from reservoir_hw.core.files import settle_folder
-from reservoir_hw.readout.edge._archive import PIECE, Archive, new_entry
-from reservoir_hw.readout.edge.manifest import FORMAT, MANIFEST, Refused, shown
+from reservoir_hw.readout.edge._archive import Archive, new_entry
+from reservoir_hw.readout.edge.manifest import FORMAT, MANIFEST, Refused, shown, strict_json
 
 MANIFEST_LIMIT = 4 << 20
-Content: TypeAlias = bytes | memoryview | os.PathLike[str] | Iterable[bytes | memoryview]
+Content: TypeAlias = bytes | Iterable[bytes | memoryview]
 
 
 def is_zip(path: Path) -> bool:
@@ -59,7 +58,7 @@ def add(opened: Opened, name: str, content: Content) -> tuple[int, str]:
     """Write a file; returns its size in bytes and its SHA-256."""
     size, digest = 0, hashlib.sha256()
     with opened(name) as file:
-        for piece in _pieces(content):
+        for piece in [content] if isinstance(content, bytes) else content:
             file.write(piece)
             digest.update(piece)
             size += len(piece)
@@ -117,15 +116,13 @@ def _refuse_foreign(target: Path) -> None:
         archive = Archive(target)
     except Refused as refused:
         raise Refused(f"what is there already is no bundle ({refused}) {advice}") from refused
-    try:
+    with closing(archive):
         listed = _listed(archive)
         if listed is None:
             raise Refused(f"what is there already is no bundle {advice}")
         foreign = sorted(archive.sizes.keys() - listed - {MANIFEST}) + archive.folders
         if foreign:
             raise Refused(f"what is there already holds {shown(foreign[0])}, which is not the bundle's, {advice}")
-    finally:
-        archive.close()
 
 
 def _listed(archive: Archive) -> set[str] | None:
@@ -133,24 +130,11 @@ def _listed(archive: Archive) -> set[str] | None:
     if size > MANIFEST_LIMIT:
         return None
     try:
-        found = json.loads(archive.read(MANIFEST, 0, size))
-    except (ValueError, RecursionError):
+        found = strict_json(archive.read(MANIFEST, 0, size))
+    except Refused:
         return None
-    if not isinstance(found, dict) or found.get("format") != FORMAT or not isinstance(found.get("files"), dict):
-        return None
-    return set(found["files"])
-
-
-def _pieces(content: Content) -> Iterator[bytes | memoryview]:
-    if isinstance(content, bytes | memoryview):
-        yield memoryview(content).cast("B")
-    elif isinstance(content, os.PathLike):
-        with open(content, "rb") as file:
-            while piece := file.read(PIECE):
-                yield piece
-    else:
-        for piece in content:
-            yield memoryview(piece).cast("B")
+    files = found.get("files")
+    return set(files) if found.get("format") == FORMAT and isinstance(files, dict) else None
 
 
 def _flush(file: BinaryIO) -> None:

@@ -17,7 +17,7 @@ import numpy as np
 from reservoir_hw.core.errors import ConfigurationError, NotOpen
 from reservoir_hw.readout.edge._archive import PIECE, Archive
 from reservoir_hw.readout.edge._graph_check import check_graph
-from reservoir_hw.readout.edge._weights import Extent, parse_header, views
+from reservoir_hw.readout.edge._weights import parse_header, views
 from reservoir_hw.readout.edge._writing import MANIFEST_LIMIT, Content, add, packing, replacing
 from reservoir_hw.readout.edge.manifest import (
     FORMAT,
@@ -154,11 +154,6 @@ class Bundle:
         with about(self.name, shown(name)):
             array = np.frombuffer(data, np.uint8)
             return views(array, parse_header(_taken_from(array), array.size))
-
-    @property
-    def places(self) -> Mapping[str, Extent]:
-        """Where in the file of weights each of them lies."""
-        return MappingProxyType(self._places)
 
     def close(self) -> None:
         """Let go of the files."""

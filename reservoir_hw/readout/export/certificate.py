@@ -50,19 +50,14 @@ def certify(
     spreads = _spreads(plan, followed or trials, washout if washout < steps else 0)
     if spread is not None:
         spreads[plan.output.name] = spread
-    worst: list[Deviation | None] = [None] * len(plan.graphs)
-    for comparison in chain(trials, followed):
-        for number, found in enumerate(comparison):
-            if bounded:
-                _check_counts(plan, number, found)
-            for one in found.deviations(plan, number, spreads):
-                before = worst[number]
-                if before is None or one.share > before.share:
-                    worst[number] = one
     certified = []
-    for number, one in enumerate(worst):
-        if one is None:
-            one = Deviation(plan.graphs[number].gives[0].name, 0, 0.0, 1.0, 1.0)
+    for number in range(len(plan.graphs)):
+        tried = [comparison[number] for comparison in chain(trials, followed)]
+        if bounded:
+            for found in tried:
+                _check_counts(plan, number, found)
+        deviations = (one for found in tried for one in found.deviations(plan, number, spreads))
+        one = max(deviations, key=lambda deviation: deviation.share)
         if bounded and one.share > 1:
             raise ConfigurationError(
                 f"segment {number} of {plan.model} differs from the model by {one.error:.2g} of what {one.value} "

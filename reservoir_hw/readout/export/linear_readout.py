@@ -23,7 +23,7 @@ from reservoir_hw.readout.export.simulated_network import (
 from reservoir_hw.readout.linear.linear_form import FeatureScale, LinearForm, loses_in_single, sizes_of
 
 
-def plan_of_readout(
+def plan_of_states(
     readout: Any,
     reservoir: ReservoirSpec,
     precision: Precision = "fp32",
@@ -31,12 +31,14 @@ def plan_of_readout(
     recorded: Values | None = None,
     spread: np.ndarray | None = None,
 ) -> Plan:
-    """A linear readout of the states of a device, and of its inputs where it was trained with them (`LinearPart`).
+    """A readout of the states of a device, and of its inputs where it was trained with them: one segment.
 
-    `readout` has `linear_form()` and `predict(states, inputs)`. Inputs cross as they are, so there is one segment.
+    It is a linear one (`LinearPart`), with `linear_form()` and `predict(states, inputs)`, or has a torch `network`.
     `recorded` is what the device answered (`record_series`), `spread` (outputs,) how much outputs move. Raises
     `ConfigurationError` for a device of another width, `NotSolved` for a readout without weights.
     """
+    if hasattr(readout, "network"):
+        return _plan_of_network(readout, reservoir, precision)
     linear = LinearPart(readout, reservoir, precision, recorded, spread)
     inputs = Value(name="inputs", shape=(reservoir.inputs,), dtype=reservoir.dtype)
     states = Value(name="states_0", shape=(reservoir.nodes,), dtype=reservoir.dtype)
@@ -52,6 +54,22 @@ def plan_of_readout(
         references=[lambda values: linear.reference(values["states_0"], values)],
         reservoirs=[reservoir],
         crossings=[Crossing(slot=0, after=0, drive="inputs", states="states_0")],
+    )
+
+
+def _plan_of_network(readout: Any, reservoir: ReservoirSpec, precision: Precision) -> Plan:
+    if precision == "int8":
+        raise ConfigurationError(
+            f"a torch module such as {readout.config.label} is exported in float32 alone: leave out int8"
+        )
+    import torch
+
+    from reservoir_hw.readout.export.torch_module import export_module
+
+    width = reservoir.nodes + reservoir.inputs * readout.input_connection
+    example = torch.zeros(1, 1, width, dtype=getattr(torch, reservoir.dtype))
+    return export_module(
+        readout.network, example, name="readout", reservoir=reservoir, input_connection=readout.input_connection
     )
 
 

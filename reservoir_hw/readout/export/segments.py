@@ -10,10 +10,9 @@ import numpy as np
 
 from reservoir_hw.core.errors import ConfigurationError
 from reservoir_hw.core.reservoir import Reservoir
-from reservoir_hw.core.spec import ReservoirSpec
 from reservoir_hw.readout.export.graph import Precision
 from reservoir_hw.readout.export.layers import refuse_changes
-from reservoir_hw.readout.export.linear_readout import plan_of_readout, whole_plan_of_readout
+from reservoir_hw.readout.export.linear_readout import plan_of_states, whole_plan_of_readout
 from reservoir_hw.readout.export.plan import Plan, Values
 
 if TYPE_CHECKING:
@@ -47,32 +46,6 @@ def plan_of(
     if len(reservoirs) != 1:
         raise ConfigurationError(f"a {type(model).__name__} is exported with its reservoir: give it, open")
     return plan_of_states(model, reservoirs[0].spec, precision, recorded=recorded, spread=spread)
-
-
-def plan_of_states(
-    readout: Any,
-    reservoir: ReservoirSpec,
-    precision: Precision = "fp32",
-    *,
-    recorded: Values | None = None,
-    spread: np.ndarray | None = None,
-) -> Plan:
-    """A readout of the states of a device: a linear one, or a torch module (its `network`)."""
-    if not hasattr(readout, "network"):
-        return plan_of_readout(readout, reservoir, precision, recorded=recorded, spread=spread)
-    if precision == "int8":
-        raise ConfigurationError(
-            f"a torch module such as {readout.config.label} is exported in float32 alone: leave out int8"
-        )
-    import torch
-
-    from reservoir_hw.readout.export.torch_module import export_module
-
-    width = reservoir.nodes + reservoir.inputs * readout.input_connection
-    example = torch.zeros(1, 1, width, dtype=getattr(torch, reservoir.dtype))
-    return export_module(
-        readout.network, example, name="readout", reservoir=reservoir, input_connection=readout.input_connection
-    )
 
 
 # ---- Models with the simulated network that they were trained on inside: one graph, no device.

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from reservoir_hw.core.arrays import all_finite, as_numpy
-from reservoir_hw.core.errors import ConfigurationError, InputRangeError, ShapeError
+from reservoir_hw.core.errors import InputRangeError, ShapeError
 from reservoir_hw.core.statistics import t_quantile
 
 CONFIDENCE = 0.95
@@ -180,14 +180,6 @@ def precision(dtype: Any) -> np.floating:
     """Relative precision of numbers as they were recorded, in their own dtype; that of float64 for whole numbers."""
     dtype = np.dtype(dtype)
     return np.finfo(dtype if dtype.kind == "f" else np.float64).eps
-
-
-def after_washout(array: np.ndarray, washout: int, axis: int) -> np.ndarray:
-    """`array` without its first `washout` steps; raises `ConfigurationError` where nothing would be left."""
-    steps = array.shape[axis]
-    if not 0 <= washout < steps:
-        raise ConfigurationError(f"washout is {washout}, but the recording has {steps} steps")
-    return array[(slice(None),) * axis + (slice(washout, None),)]
 
 
 def deviations(states: np.ndarray, axis: int) -> np.ndarray:

@@ -11,8 +11,7 @@ from numpy.typing import ArrayLike
 
 from reservoir_hw.core.errors import ConfigurationError
 from reservoir_hw.measures._measured import Interval, Measured, bounded, checked, t_interval
-from reservoir_hw.measures._noise_budget import NoiseBudget
-from reservoir_hw.measures._repeats import Consistency
+from reservoir_hw.measures._repeats import Consistency, NoiseBudget
 
 # Capacities that differ by less than this share count as equal.
 _ALIKE = 1e-3

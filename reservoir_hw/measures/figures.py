@@ -8,17 +8,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from reservoir_hw.core.figure_style import colours, describe, new_figure, one_panel, panels
-from reservoir_hw.measures._capacity import MemoryCapacity
+from reservoir_hw.measures._capacity import MemoryCapacity, ProcessingCapacity
 from reservoir_hw.measures._climate import Climate
 from reservoir_hw.measures._drift import Drift
-from reservoir_hw.measures._echo_state_index import EchoStateIndex
-from reservoir_hw.measures._lyapunov import LyapunovExponent, LyapunovSpectrum
+from reservoir_hw.measures._lyapunov import EchoStateIndex, LyapunovExponent, LyapunovSpectrum
 from reservoir_hw.measures._measured import Measured
-from reservoir_hw.measures._noise_budget import NoiseBudget
 from reservoir_hw.measures._operating_map import BEHAVIOURS, Coverage, OperatingMap
-from reservoir_hw.measures._processing_capacity import ProcessingCapacity
 from reservoir_hw.measures._rank import EffectiveDimension, Rank
-from reservoir_hw.measures._repeats import Consistency, SignalToNoise
+from reservoir_hw.measures._repeats import Consistency, NoiseBudget, SignalToNoise
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

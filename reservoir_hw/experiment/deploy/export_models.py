@@ -39,7 +39,7 @@ from reservoir_hw.readout.edge.manifest import Loss
 from reservoir_hw.tasks.task import Tokens
 
 if TYPE_CHECKING:
-    from reservoir_hw.readout.export.plan import Values
+    from reservoir_hw.readout.export.graph import Values
     from reservoir_hw.readout.models.token_model import TokenModel
 
 

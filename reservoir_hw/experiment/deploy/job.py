@@ -20,7 +20,7 @@ from reservoir_hw.tasks.task import Table
 
 if TYPE_CHECKING:
     from reservoir_hw.readout.edge.manifest import Manifest
-    from reservoir_hw.readout.export.plan import Plan, Values
+    from reservoir_hw.readout.export.graph import Plan, Values
 
 
 Precision = Literal["fp32", "int8"]

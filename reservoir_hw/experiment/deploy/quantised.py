@@ -24,7 +24,7 @@ from reservoir_hw.tasks.task import Evaluation, Task, Tokens
 if TYPE_CHECKING:
     from reservoir_hw.experiment.deploy.trained import TrainedRow
     from reservoir_hw.readout.edge.manifest import Crossing
-    from reservoir_hw.readout.export.plan import Plan, Values
+    from reservoir_hw.readout.export.graph import Plan, Values
     from reservoir_hw.readout.models.token_model import TokenModel
     from reservoir_hw.readout.training.options import TrainingOptions
 

@@ -16,7 +16,7 @@ from reservoir_hw.core.seeds import generator
 from reservoir_hw.readout.edge.manifest import Certificate, Certified, Value
 from reservoir_hw.readout.edge.sessions import import_onnxruntime
 from reservoir_hw.readout.edge.verification import Deviation, deviation_of, limit_of, spread_of
-from reservoir_hw.readout.export.plan import EDGE, Plan, Values
+from reservoir_hw.readout.export.graph import EDGE, Plan, Values
 
 SHAPES = ((1, 1), (1, 17), (3, 5))
 """Sequences and steps of the random inputs."""

@@ -21,8 +21,7 @@ from reservoir_hw.readout.edge.manifest import WEIGHTS, Loss, Manifest, Ranges, 
 from reservoir_hw.readout.edge.sessions import session_of
 from reservoir_hw.readout.edge.verification import record_probe
 from reservoir_hw.readout.export.certificate import certify, compared, random_inputs
-from reservoir_hw.readout.export.graph import Precision
-from reservoir_hw.readout.export.plan import Plan, Values
+from reservoir_hw.readout.export.graph import Plan, Precision, Values
 from reservoir_hw.readout.export.segments import plan_of
 
 Metrics = Mapping[str, Mapping[str, float]]

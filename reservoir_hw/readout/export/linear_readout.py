@@ -11,9 +11,8 @@ from reservoir_hw.core.reservoir import Reservoir
 from reservoir_hw.core.spec import ReservoirSpec
 from reservoir_hw.readout.edge.manifest import Crossing, Value
 from reservoir_hw.readout.edge.verification import spread_of
-from reservoir_hw.readout.export.graph import Precision, Weights
+from reservoir_hw.readout.export.graph import Plan, Precision, Values, Weights
 from reservoir_hw.readout.export.layers import LayerGraph
-from reservoir_hw.readout.export.plan import Plan, Values
 from reservoir_hw.readout.export.simulated_network import (
     carried_state,
     emit_network,

@@ -10,10 +10,9 @@ import numpy as np
 
 from reservoir_hw.core.errors import ConfigurationError
 from reservoir_hw.core.reservoir import Reservoir
-from reservoir_hw.readout.export.graph import Precision
+from reservoir_hw.readout.export.graph import Plan, Precision, Values
 from reservoir_hw.readout.export.layers import refuse_changes
 from reservoir_hw.readout.export.linear_readout import plan_of_states, whole_plan_of_readout
-from reservoir_hw.readout.export.plan import Plan, Values
 
 if TYPE_CHECKING:
     from reservoir_hw.readout.models.token_model import TokenModel

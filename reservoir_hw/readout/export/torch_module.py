@@ -27,10 +27,8 @@ from reservoir_hw.core.spec import ReservoirSpec
 from reservoir_hw.readout.edge.manifest import Crossing, DType, Value
 from reservoir_hw.readout.edge.sessions import session_of
 from reservoir_hw.readout.edge.verification import Deviation, deviation_of, limit_of
-from reservoir_hw.readout.export.crossing import on_cpu
-from reservoir_hw.readout.export.graph import OPSET, Graph, Weights
+from reservoir_hw.readout.export.graph import IR_VERSION, OPSET, Graph, Plan, Values, Weights
 from reservoir_hw.readout.export.layers import LayerGraph
-from reservoir_hw.readout.export.plan import Plan, Values
 from reservoir_hw.readout.models.token_model import evaluating
 
 log = logging.getLogger(__name__)
@@ -128,7 +126,7 @@ def emit_module(graph: Graph, x: str, module: nn.Module, example: Tensor, name: 
     converted = _converted(module, example)
     kept = _weights_of(converted, module, name)
     (input_name,) = (value.name for value in converted.input)
-    _check_parity(converted, kept, input_name, module, example)
+    _check_parity(converted, input_name, module, example)
     (output,) = graph.include(converted, {input_name: x}, kept)
     return output
 
@@ -353,24 +351,16 @@ def _weights_of(graph: Any, module: nn.Module, name: str) -> dict[str, tuple[str
     return found
 
 
-def _check_parity(
-    converted: Any, kept: dict[str, tuple[str, np.ndarray]], input_name: str, module: nn.Module, example: Tensor
-) -> None:
+def _check_parity(converted: Any, input_name: str, module: nn.Module, example: Tensor) -> None:
     """Compare with the module at shapes other than the exported one."""
     what = f"the graph of {name_of_module(module)}"
-    width, dtype = int(example.shape[2]), _DTYPES[str(example.dtype)]
-    given = _outputs(module, example)
-    alone = Graph(0, Weights())
-    x = alone.read(Value(name="inputs", shape=(width,), dtype=dtype))
-    output = Value(name="outputs", shape=(given.shape[2],), dtype=_DTYPES[given.dtype.name])
-    (result,) = alone.include(converted, {input_name: x}, kept)
-    alone.give(output, result)
-    session = session_of(alone.build(alone.weights.places(), {}), alone.weights.arrays, what)
+    model = helper.make_model(converted, opset_imports=[helper.make_opsetid("", OPSET)], ir_version=IR_VERSION)
+    session = session_of(model.SerializeToString(), {}, what)
     for batch, steps in ((1, 1), (3, 7), (1, 12)):
         trial = _unseen(example, batch, steps)
         expected = _outputs(module, trial)
         try:
-            got: Any = session.run(["outputs"], {"inputs": trial.numpy()})[0]
+            got: Any = session.run(None, {input_name: trial.numpy()})[0]
         except Exception as error:
             # onnxruntime raises its own classes, which share no base but Exception.
             raise ConfigurationError(
@@ -431,3 +421,17 @@ def _reason(error: BaseException) -> str:
         error = error.__cause__
     text = " ".join(_ADVICE.sub("", str(error)).split()) or type(error).__name__
     return text if len(text) <= 300 else f"{text[:297]}..."
+
+
+@contextmanager
+def on_cpu(model: nn.Module) -> Iterator[None]:
+    """The model on the CPU meanwhile, afterwards where it was."""
+    device = next((tensor.device for tensor in (*model.parameters(), *model.buffers())), None)
+    if device is None or device.type == "cpu":
+        yield
+        return
+    model.to("cpu")
+    try:
+        yield
+    finally:
+        model.to(device)

@@ -35,7 +35,7 @@ from reservoir_hw.readout.edge.bundle import Bundle
 from reservoir_hw.readout.edge.runner import EdgeRunner
 from reservoir_hw.readout.edge.verification import spread_of, verify
 from reservoir_hw.readout.export.certificate import certify, random_inputs
-from reservoir_hw.readout.export.crossing import mapped_by
+from reservoir_hw.readout.export.cutters import mapped_by
 from reservoir_hw.readout.export.exporter import built, export_model
 from reservoir_hw.readout.export.linear_readout import plan_of_states
 from reservoir_hw.readout.export.segments import plan_of, record_series, record_text

@@ -22,8 +22,8 @@ from reservoir_hw.readout.edge.runner import EdgeRunner
 from reservoir_hw.readout.edge.verification import spread_of, verify
 from reservoir_hw.readout.export.certificate import certify
 from reservoir_hw.readout.export.exporter import built, export_model
+from reservoir_hw.readout.export.graph import Plan
 from reservoir_hw.readout.export.linear_readout import plan_of_states
-from reservoir_hw.readout.export.plan import Plan
 from reservoir_hw.readout.export.segments import record_series
 
 UNITS = (1.0, 1e-3, 1e-6, 1e-9)

@@ -30,7 +30,7 @@ from reservoir_hw.readout import (
 )
 from reservoir_hw.readout.export.certificate import SHAPES, certify
 from reservoir_hw.readout.export.exporter import built
-from reservoir_hw.readout.export.plan import Plan
+from reservoir_hw.readout.export.graph import Plan
 from reservoir_hw.readout.export.segments import whole_plan
 from reservoir_hw.readout.export.simulated_network import dense_network
 from reservoir_hw.readout.models.attention import NormalisedReadout

@@ -5,7 +5,6 @@ from typing import TYPE_CHECKING
 from reservoir_hw.core.lazy import lazy_names
 
 if TYPE_CHECKING:
-    from reservoir_hw.measures._blocks import StatesOnDisk as StatesOnDisk
     from reservoir_hw.measures._capacity import MemoryCapacity as MemoryCapacity
     from reservoir_hw.measures._capacity import ProcessingCapacity as ProcessingCapacity
     from reservoir_hw.measures._capacity import (
@@ -28,6 +27,7 @@ if TYPE_CHECKING:
     from reservoir_hw.measures._lyapunov import lyapunov_spectrum as lyapunov_spectrum
     from reservoir_hw.measures._measured import Interval as Interval
     from reservoir_hw.measures._measured import Measured as Measured
+    from reservoir_hw.measures._measured import StatesOnDisk as StatesOnDisk
     from reservoir_hw.measures._nodes import Nodes as Nodes
     from reservoir_hw.measures._nodes import about_latency as about_latency
     from reservoir_hw.measures._nodes import latency_of as latency_of

@@ -12,8 +12,16 @@ import numpy as np
 
 from reservoir_hw.core.errors import ConfigurationError, InputRangeError
 from reservoir_hw.core.validation import at_least
-from reservoir_hw.measures._blocks import Block, Recording
-from reservoir_hw.measures._measured import Interval, Measured, batch_means, bounded, chi2_quantile, remark
+from reservoir_hw.measures._measured import (
+    Block,
+    Interval,
+    Measured,
+    Recording,
+    batch_means,
+    bounded,
+    chi2_quantile,
+    remark,
+)
 from reservoir_hw.measures._rank import StateBasis
 
 # Targets that are made and projected at once.

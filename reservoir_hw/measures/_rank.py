@@ -12,12 +12,12 @@ import numpy as np
 from reservoir_hw.core.arrays import as_numpy
 from reservoir_hw.core.errors import ConfigurationError, ShapeError
 from reservoir_hw.core.statistics import jackknife_error
-from reservoir_hw.measures._blocks import Rows
 from reservoir_hw.measures._measured import (
     BATCHES,
     CONFIDENCE,
     Interval,
     Measured,
+    Rows,
     bounded,
     checked,
     moving_nodes,

@@ -11,13 +11,13 @@ import numpy as np
 from reservoir_hw.core.arrays import as_numpy
 from reservoir_hw.core.errors import ConfigurationError, ShapeError
 from reservoir_hw.core.statistics import jackknife_error, t_quantile
-from reservoir_hw.measures._blocks import Rows
 from reservoir_hw.measures._capacity import Capacities, Distribution, ProcessingCapacity, with_details
 from reservoir_hw.measures._measured import (
     BATCHES,
     FEWEST,
     Interval,
     Measured,
+    Rows,
     batch_means,
     bounded,
     checked,

@@ -13,7 +13,6 @@ import numpy as np
 
 from reservoir_hw.core.arrays import as_numpy
 from reservoir_hw.core.errors import NotSupported, ShapeError
-from reservoir_hw.measures._blocks import opened, windows
 from reservoir_hw.measures._capacity import (
     Distribution,
     MemoryCapacity,
@@ -29,6 +28,7 @@ from reservoir_hw.measures._lyapunov import (
     echo_state_index,
     lyapunov_from_replicas,
 )
+from reservoir_hw.measures._measured import opened, windows
 from reservoir_hw.measures._nodes import Nodes
 from reservoir_hw.measures._rank import (
     EffectiveDimension,

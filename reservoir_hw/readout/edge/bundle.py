@@ -15,10 +15,9 @@ from typing import Any, Self
 import numpy as np
 
 from reservoir_hw.core.errors import ConfigurationError, NotOpen
-from reservoir_hw.readout.edge._archive import PIECE, Archive
+from reservoir_hw.readout.edge._archive import MANIFEST_LIMIT, PIECE, Archive, Content, add, packing, replacing
 from reservoir_hw.readout.edge._graph_check import check_graph
 from reservoir_hw.readout.edge._weights import parse_header, views
-from reservoir_hw.readout.edge._writing import MANIFEST_LIMIT, Content, add, packing, replacing
 from reservoir_hw.readout.edge.manifest import (
     FORMAT,
     MANIFEST,

@@ -89,15 +89,7 @@ def export_module(
         plan_input = Value(name="inputs", shape=(reservoir.inputs,), dtype=reservoir.dtype)
         states = Value(name="states_0", shape=(reservoir.nodes,), dtype=reservoir.dtype)
         read = [states, plan_input] if input_connection else [states]
-    try:
-        answered = _outputs(module, example)
-    except ReservoirError:
-        raise
-    except RuntimeError as error:
-        raise ConfigurationError(
-            f"a module of type {name_of_module(module)} does not take its example, {tuple(example.shape)} of "
-            f"{dtype}: {_reason(error)}"
-        ) from error
+    answered = _outputs(module, example, f"its example, {tuple(example.shape)} of {dtype}")
     output = Value(name="outputs", shape=(answered.shape[2],), dtype=_DTYPES[answered.dtype.name])
     graph = Graph(0, Weights())
     names = [graph.read(value) for value in read]
@@ -159,14 +151,7 @@ def mixes_positions(module: nn.Module, example: Tensor) -> bool:
     """Whether the module's output at a position depends on others, as far as `_MEMORY` steps away."""
     for steps in (5, _MEMORY):
         trial = _unseen(example, 2, steps)
-        try:
-            whole = _outputs(module, trial)
-        except ReservoirError:
-            raise
-        except RuntimeError as error:
-            raise ConfigurationError(
-                f"a module of type {name_of_module(module)} does not take sequences of {steps} steps: {_reason(error)}"
-            ) from error
+        whole = _outputs(module, trial, f"sequences of {steps} steps")
         parts = np.concatenate([_outputs(module, trial[:, step : step + 1]) for step in range(steps)], 1)
         if not _deviation(parts, whole).share <= 1:
             return True
@@ -213,10 +198,19 @@ def _checked_example(example: Tensor) -> Tensor:
     return example.detach().cpu()
 
 
-def _outputs(module: nn.Module, x: Tensor) -> np.ndarray:
-    """The module's outputs as an array. Raises `ConfigurationError` for other than (batch, time, outputs)."""
-    with evaluating(module), on_cpu(module):
-        y: Any = module(x)
+def _outputs(module: nn.Module, x: Tensor, taking: str = "") -> np.ndarray:
+    """The module's outputs as an array.
+
+    Raises `ConfigurationError` for other than (batch, time, outputs), and for a module that does not take what is said.
+    """
+    try:
+        with evaluating(module), on_cpu(module):
+            y: Any = module(x)
+    except RuntimeError as error:
+        if not taking or isinstance(error, ReservoirError):
+            raise
+        what = f"a module of type {name_of_module(module)} does not take {taking}"
+        raise ConfigurationError(f"{what}: {_reason(error)}") from error
     kinds = (torch.float32, torch.float64)
     if not isinstance(y, Tensor) or y.ndim != 3 or y.shape[:2] != x.shape[:2] or y.dtype not in kinds:
         found = f"{tuple(y.shape)} of {y.dtype}" if isinstance(y, Tensor) else type(y).__name__

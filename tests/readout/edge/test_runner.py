@@ -35,8 +35,8 @@ from reservoir_hw.experiment.deploy.infer import run_series
 from reservoir_hw.experiment.states import drive as closed_loop
 from reservoir_hw.readout import LinearReadout, ReservoirLayer, ReservoirLM, RidgeReadout, random_embedding
 from reservoir_hw.readout.edge.bundle import Bundle
-from reservoir_hw.readout.edge.latency import Histogram
 from reservoir_hw.readout.edge.runner import EdgeRunner
+from reservoir_hw.readout.edge.sessions import Histogram
 from reservoir_hw.readout.edge.verification import compare_probe, record_probe, spread_of
 from reservoir_hw.readout.export.exporter import export_model
 from reservoir_hw.readout.export.torch_module import export_module

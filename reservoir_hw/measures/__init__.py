@@ -7,9 +7,7 @@ from reservoir_hw.core.lazy import lazy_names
 if TYPE_CHECKING:
     from reservoir_hw.measures._capacity import MemoryCapacity as MemoryCapacity
     from reservoir_hw.measures._capacity import ProcessingCapacity as ProcessingCapacity
-    from reservoir_hw.measures._capacity import (
-        information_processing_capacity as information_processing_capacity,
-    )
+    from reservoir_hw.measures._capacity import information_processing_capacity as information_processing_capacity
     from reservoir_hw.measures._capacity import memory_capacity as memory_capacity
     from reservoir_hw.measures._climate import FEWEST_SERIES as FEWEST_SERIES
     from reservoir_hw.measures._climate import Climate as Climate

@@ -9,14 +9,7 @@ import numpy as np
 
 from reservoir_hw.core.errors import ConfigurationError, ShapeError
 from reservoir_hw.core.statistics import t_quantile
-from reservoir_hw.measures._measured import (
-    CONFIDENCE,
-    Interval,
-    Measured,
-    checked,
-    independent_pieces,
-    moving_nodes,
-)
+from reservoir_hw.measures._measured import CONFIDENCE, Interval, Measured, checked, independent_pieces, moving_nodes
 
 _SEGMENTS = 20
 

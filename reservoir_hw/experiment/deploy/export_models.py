@@ -116,8 +116,7 @@ def _write_readout(
     if work.target == "c":
         exported = write_header(work, readout, [spec], ranges, recorded, stored, loss)
     else:
-        from reservoir_hw.readout.export.linear_readout import plan_of_states
-        from reservoir_hw.readout.export.segments import whole_plan
+        from reservoir_hw.readout.export.segments import plan_of_states, whole_plan
 
         devices = [] if device is None else [device]
         if work.target == "whole":
@@ -153,7 +152,7 @@ def _quantised_readout(
 
         coded = int8_readout(readout, **used_ranges(readout, ranges))
         return QuantisedReadout(readout.input_connection, lambda states, inputs: coded.predict(states, inputs)[0])
-    from reservoir_hw.readout.export.linear_readout import plan_of_states
+    from reservoir_hw.readout.export.segments import plan_of_states
 
     (compute,) = session_computes(plan_of_states(readout, spec, "int8"))
 

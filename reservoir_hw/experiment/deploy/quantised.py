@@ -214,7 +214,7 @@ def rms_of(after: np.ndarray, before: np.ndarray, spread: np.ndarray) -> float:
 
 def random_loss(exact: Plan, quantised: Plan, spread: np.ndarray) -> Loss:
     """What int8 changes on random states as large as those of the training, where there is no device."""
-    from reservoir_hw.readout.export.certificate import random_inputs
+    from reservoir_hw.readout.export.exporter import random_inputs
 
     given = random_inputs(quantised, (1, _RANDOM_STEPS), generator(0, "int8"))
     (reference,), (compute,), (graph,) = exact.references, session_computes(quantised), quantised.graphs

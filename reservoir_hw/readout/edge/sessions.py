@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import re
 import weakref
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any
 
@@ -20,10 +22,6 @@ if TYPE_CHECKING:
     import onnxruntime
 
     from reservoir_hw.readout.edge.bundle import Bundle
-
-
-import math
-from dataclasses import dataclass
 
 # In onnxruntime 1.16 it ends the process where it meets a sum whose axes are left out.
 _DISABLED_OPTIMIZERS = ["AttentionFusion"]

@@ -19,8 +19,7 @@ from reservoir_hw.readout import ReservoirLayer, ReservoirLM, random_embedding
 from reservoir_hw.readout.edge.manifest import Value
 from reservoir_hw.readout.edge.sessions import session_of
 from reservoir_hw.readout.export import torch_module as module_file
-from reservoir_hw.readout.export.certificate import certify
-from reservoir_hw.readout.export.exporter import built, export_model
+from reservoir_hw.readout.export.exporter import built, certify, export_model
 from reservoir_hw.readout.export.graph import Graph, Weights
 from reservoir_hw.readout.export.segments import plan_of, whole_plan
 from reservoir_hw.readout.export.torch_module import _lower, export_module

@@ -28,8 +28,7 @@ from reservoir_hw.readout import (
     random_embedding,
     sparse_esn_lm,
 )
-from reservoir_hw.readout.export.certificate import SHAPES, certify
-from reservoir_hw.readout.export.exporter import built
+from reservoir_hw.readout.export.exporter import SHAPES, built, certify
 from reservoir_hw.readout.export.graph import Plan
 from reservoir_hw.readout.export.segments import whole_plan
 from reservoir_hw.readout.export.simulated_network import dense_network

@@ -26,7 +26,7 @@ class Interval:
 
     low: float
     high: float
-    confidence: float = field(default=CONFIDENCE, init=False)
+    confidence: float = field(default=CONFIDENCE, kw_only=True)
     method: str
 
 

@@ -236,10 +236,14 @@ def _profile(z: np.ndarray) -> np.ndarray:
     _, singular, directions = np.linalg.svd(np.linalg.qr(z.reshape(-1, nodes), mode="r"))
     kept = singular > nodes * np.finfo(np.float64).eps * singular[0]
     q = z @ (directions[kept].T * ((repeats * steps) ** 0.5 / singular[kept]))
-    total = q.sum(axis=0)
-    # Over all repeats the covariance is 1, so the products within repeats sum up to `repeats` times the identity.
-    between = (total.T @ total / steps - repeats * np.eye(q.shape[2])) / (repeats * (repeats - 1))
-    return np.linalg.eigvalsh(between)[::-1]
+    return np.linalg.eigvalsh(_between(q, np.eye(q.shape[2])))[::-1]
+
+
+def _between(x: np.ndarray, covariance: np.ndarray) -> np.ndarray:
+    """The covariance between repeats (repeats, time, nodes) whose covariance over all repeats is known."""
+    repeats, steps, _ = x.shape
+    total = x.sum(axis=0)
+    return (total.T @ total / steps - repeats * covariance) / (repeats * (repeats - 1))
 
 
 # ---- Noise budget: where the rank of the states goes, to functions of the input or to noise.
@@ -428,24 +432,20 @@ def _kept(x: np.ndarray) -> tuple[np.ndarray, float, np.ndarray, np.ndarray]:
     # In these directions C is the identity.
     q = moved @ (basis.weights * recording.rows**0.5)
     common, _ = shared_power(q)
-    total, repeats = q.sum(axis=0), len(q)
-    shared = (total.T @ total / q.shape[1] - repeats * np.eye(basis.rank)) / (repeats * (repeats - 1))
+    shared = _between(q, np.eye(basis.rank))
     # A fit to fewer steps finds less in common. The error falls with the number of steps, so that halves tell it.
     halves = [_in_common(half) for half in np.array_split(q, 2, axis=1)]
     kept = 2 * float(common.sum(axis=1).mean()) - sum(halves) / 2
-    own = np.einsum("rti,ij,rtj->t", q, shared, q, optimize=True) / repeats
+    own = np.einsum("rti,ij,rtj->t", q, shared, q, optimize=True) / len(q)
     return q[0], kept, common.sum(axis=1) - own, np.clip(np.linalg.eigvalsh(shared), 0.0, 1.0)
 
 
 def _in_common(x: np.ndarray) -> float:
     """tr(C⁻¹ S) of responses (repeats, time, nodes) with linearly independent nodes."""
     moved = x - x.mean(axis=1, keepdims=True)
-    repeats, steps, nodes = moved.shape
-    rows = moved.reshape(-1, nodes)
+    rows = moved.reshape(-1, moved.shape[2])
     C = rows.T @ rows / len(rows)
-    total = moved.sum(axis=0)
-    S = (total.T @ total / steps - repeats * C) / (repeats * (repeats - 1))
-    return float(np.trace(np.linalg.solve(C, S)))
+    return float(np.trace(np.linalg.solve(C, _between(moved, C))))
 
 
 def _weak(found: Capacities, q: np.ndarray) -> tuple[float, float]:

@@ -11,7 +11,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import linear
 
-from reservoir_hw.core.spec import ReservoirSpec
 from reservoir_hw.readout.edge.manifest import Carried, Crossing, Value
 from reservoir_hw.readout.export.graph import EDGE, Plan, Precision, Reference, Values, Weights
 from reservoir_hw.readout.export.layers import LayerGraph, array
@@ -143,7 +142,9 @@ class Segments(_Cutter):
         self, about: dict[str, Any], layers: list[ReservoirLayer], stages: Sequence[Stage], carried: int
     ) -> Plan:
         weights = Weights()
-        slots, reservoirs = shared_slots(layers)
+        # Layers may share a device.
+        devices = {id(layer.reservoir): layer.spec for layer in layers}
+        slots = [list(devices).index(id(layer.reservoir)) for layer in layers]
         graphs: list[LayerGraph] = []
         for number, stage in enumerate(stages):
             graph = LayerGraph(number, weights, self.precision)
@@ -161,7 +162,7 @@ class Segments(_Cutter):
             **about,
             graphs=list(graphs),
             references=[self._reference(layers, stages, number, about["input"].name) for number in range(len(stages))],
-            reservoirs=reservoirs,
+            reservoirs=list(devices.values()),
             crossings=[
                 Crossing(slot=slot, after=number + 1, drive=f"drive_{number}", states=f"states_{number}")
                 for number, slot in enumerate(slots)
@@ -254,7 +255,7 @@ class Whole(_Cutter):
         for number, (layer, network) in enumerate(zip(layers, networks, strict=True)):
             # Layers may share a network: its weights are kept once.
             first = next(index for index, known in enumerate(layers) if known.reservoir is layer.reservoir)
-            mapped = emit_map(graph, y, layer)[0]
+            mapped = graph.input_map(y, layer)[0]
             states = emit_network(graph, mapped, network, f"reservoir_{first}", number)
             y, passing = stages[number + 1].emit(graph, passing, graph.from_device(states, network.dtype))
         graph.give(about["output"], y)
@@ -297,7 +298,7 @@ class Whole(_Cutter):
             else:
                 before, inputs = states[1], graph.node("Concat", inputs, gated, axis=-1)
             one = graph.constant([1], np.int64)
-            mapped = graph.node("Squeeze", emit_map(graph, graph.node("Unsqueeze", inputs, one), layer)[0], one)
+            mapped = graph.node("Squeeze", graph.input_map(graph.node("Unsqueeze", inputs, one), layer)[0], one)
             projected = emit_projection(graph, mapped, network, "reservoir_0")
             measured = emit_step(graph, projected, before, network, "reservoir_0")
             following = _emit_mixing(graph, graph.from_device(measured, network.dtype), x, z)
@@ -406,14 +407,9 @@ _NEAR = 1e-5
 """Of the largest value of a drive: so near to a limit, rounding decides what is clipped."""
 
 
-def emit_map(graph: LayerGraph, x: str, layer: ReservoirLayer) -> tuple[str, str | None]:
-    """The layer's map into the range of its device, and how many values it clipped."""
-    return graph.input_map(x, scale=layer.scale, offset=layer.offset, limit=layer.limit, dtype=layer.spec.dtype)
-
-
 def emit_drive(graph: LayerGraph, x: str, layer: ReservoirLayer, number: int) -> None:
     """Give what crossing `number` drives the device with, and how many values the map clipped."""
-    mapped, clipped = emit_map(graph, x, layer)
+    mapped, clipped = graph.input_map(x, layer)
     graph.give(Value(name=f"drive_{number}", shape=(layer.inputs,), dtype=layer.spec.dtype), mapped)
     if clipped is not None:
         graph.give(Value(name=f"clipped_{number}", dtype="int64", scalar=True), clipped)
@@ -437,13 +433,6 @@ def mapped_by(layer: ReservoirLayer, x: Tensor, number: int) -> dict[str, Tensor
         found[f"clipped_{number}{EDGE}"] = ((from_middle - layer.limit).abs() <= near).sum()
     layer.saturations = before
     return found
-
-
-def shared_slots(layers: list[ReservoirLayer]) -> tuple[list[int], list[ReservoirSpec]]:
-    """The number of each layer's device, and the devices; layers may share one."""
-    devices = {id(layer.reservoir): layer.spec for layer in layers}
-    order = list(devices)
-    return [order.index(id(layer.reservoir)) for layer in layers], list(devices.values())
 
 
 # ---- What a graph is compared with: torch modules as they compute, in evaluation mode, on the CPU, as arrays.

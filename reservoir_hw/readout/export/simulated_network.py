@@ -51,8 +51,8 @@ def dense_network(W: Any, W_in: Any, bias: Any, leak: Any, activation: Activatio
     def numbers(given: Any) -> np.ndarray:
         return np.asarray(given.toarray() if hasattr(given, "toarray") else given).astype(dtype)
 
-    of_nodes = (np.ascontiguousarray(np.broadcast_to(numbers(one), (nodes,))) for one in (bias, leak))
-    return SimulatedNetwork(numbers(W), numbers(W_in), *of_nodes, activation, dtype)
+    bias, leak = (np.ascontiguousarray(np.broadcast_to(numbers(one), (nodes,))) for one in (bias, leak))
+    return SimulatedNetwork(numbers(W), numbers(W_in), bias, leak, activation, dtype)
 
 
 def network_of(reservoir: Any, number: int) -> SimulatedNetwork:

@@ -184,7 +184,7 @@ def infer(
             facts["clipped"] = runner.clipped
             if timed:
                 require_times(stages)
-                facts["latency"] = [stage.as_dict() for stage in stages]
+                facts["latency"] = [asdict(stage) for stage in stages]
         if figure is not None:
             title = f"{facts['model']}, {facts['precision']}"
             latency_figure(stages, title).savefig(figure, dpi=150)

@@ -48,6 +48,18 @@ def plain(axes: Axes) -> None:
     axes.spines[["top", "right"]].set_visible(False)
 
 
+def describe(
+    axes: Axes, title: str, x: str, y: str = "", *, counted: bool = False, legend: dict[str, Any] | None = None
+) -> None:
+    """Title and labels; `counted`: x has whole numbers alone; `legend`: there is one, with these options."""
+    axes.set(xlabel=x, ylabel=y)
+    axes.set_title(title, loc="left")
+    if counted:
+        whole_numbers(axes.xaxis)
+    if legend is not None:
+        axes.legend(frameon=False, **legend)
+
+
 def whole_numbers(*axes: Axis) -> None:
     """Ticks at whole numbers alone, for what is counted: nodes, delays, components."""
     from matplotlib.ticker import MaxNLocator

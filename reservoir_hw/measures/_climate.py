@@ -9,7 +9,7 @@ import numpy as np
 
 from reservoir_hw.core.errors import InputRangeError, ShapeError
 from reservoir_hw.core.statistics import jackknife_error
-from reservoir_hw.measures._measured import Measured, check_confidence, checked, t_interval
+from reservoir_hw.measures._measured import Measured, checked, t_interval
 
 FEWEST_SERIES = 4
 """Series that a climate needs of the loop, and of the true system."""
@@ -38,7 +38,7 @@ class Climate(Measured):
     ended: int
 
 
-def climate(loop: Any, true: Any, *, confidence: float = 0.95) -> Climate:
+def climate(loop: Any, true: Any) -> Climate:
     """How a closed loop differs from the true system in its statistics (Pathak et al. 2017; Lu, Hunt & Ott 2018).
 
     `loop` and `true` are (series, time, channels), of the same channels and steps; NaN ends a series of the loop that
@@ -51,7 +51,6 @@ def climate(loop: Any, true: Any, *, confidence: float = 0.95) -> Climate:
     The interval is that of the jackknife over the series of the loop. Raises `ShapeError` for fewer than four series
     or other shapes, `InputRangeError` where fewer than four series have not diverged.
     """
-    check_confidence(confidence)
     y, u = np.asarray(loop, dtype=np.float64), checked(true, ("series", "time", "channels"), "true series")
     if y.ndim != 3 or y.shape[1:] != u.shape[1:]:
         raise ShapeError(f"loop {y.shape} and true series {u.shape} must be (series, time, channels) and fit together")
@@ -73,7 +72,7 @@ def climate(loop: Any, true: Any, *, confidence: float = 0.95) -> Climate:
         [_distance(np.delete(of_loop, one, axis=0).mean(axis=0), mean_of_true, compared) for one in range(len(of_loop))]
     )
     interval = t_interval(
-        value, jackknife_error(without), len(y) - 1, confidence, f"jackknife over {len(y)} forecasts, Student's t"
+        value, jackknife_error(without), len(y) - 1, f"jackknife over {len(y)} forecasts, Student's t"
     )
     floor = _distance(of_true[::2].mean(axis=0), of_true[1::2].mean(axis=0), compared)
     notes = [

@@ -9,14 +9,7 @@ import numpy as np
 
 from reservoir_hw.core.errors import ConfigurationError, ShapeError
 from reservoir_hw.core.statistics import t_quantile
-from reservoir_hw.measures._measured import (
-    Interval,
-    Measured,
-    check_confidence,
-    checked,
-    independent_pieces,
-    moving_nodes,
-)
+from reservoir_hw.measures._measured import CONFIDENCE, Interval, Measured, checked, independent_pieces, moving_nodes
 
 _SEGMENTS = 20
 
@@ -54,10 +47,10 @@ class Course:
         counted = self.significant if self.significant.any() else np.ones(len(self.change), dtype=bool)
         return int(np.where(counted, np.abs(self.change) * self.weight, -1.0).argmax())
 
-    def interval(self, confidence: float) -> Interval:
+    def interval(self) -> Interval:
         """Of the node in which it changes most."""
         change, half = float(self.change[self.most]), float(self.half[self.most])
-        return Interval(change - half, change + half, confidence, "a line through segments, Student's t (Bonferroni)")
+        return Interval(change - half, change + half, "a line through segments, Student's t (Bonferroni)")
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -91,17 +84,17 @@ class Drift(Measured):
     noise: Interval | None
 
 
-def drift(states: Any, *, washout: int = 0, segments: int = _SEGMENTS, confidence: float = 0.95) -> Drift:
+def drift(states: Any, *, washout: int = 0) -> Drift:
     """Trend of each node's mean, gain, offset and noise over time.
 
-    `states` (time, nodes), of one long drive with stationary inputs, is cut into `segments` equal pieces; `states`
+    `states` (time, nodes), of one long drive with stationary inputs, is cut into twenty equal pieces; `states`
     (repeats, time, nodes), the responses to the same drive in the order in which they were taken, are the segments
     themselves. These find much smaller drifts, because the inputs are the same in each: gain and offset of a node are
     those of the line from its mean response to the response of a repeat, noise is what is left. Of a single drive they
     are its standard deviation and its mean.
 
     A straight line is fitted to the segments of each node. A change is significant where it exceeds Student's quantile
-    for `confidence` shared by all that is fitted of all nodes (Bonferroni). Repeats are taken for independent. Of one
+    for `CONFIDENCE` shared by all that is fitted of all nodes (Bonferroni). Repeats are taken for independent. Of one
     long drive, segments are joined until each is several times as long as the time over which the node is correlated,
     as it was measured about the line; a node with too few such segments may be drifting or just be slow, and nothing
     is said of it. The interval of the largest change is simultaneous for all nodes, too: it reaches from 0 if no node
@@ -110,8 +103,7 @@ def drift(states: Any, *, washout: int = 0, segments: int = _SEGMENTS, confidenc
     Raises `ShapeError` for fewer than three segments or less than two steps in each, `InputRangeError` for NaN and if
     nothing moves, `ConfigurationError` for a washout that leaves nothing.
     """
-    check_confidence(confidence)
-    pieces = _pieces(states, washout, segments)
+    pieces = _pieces(states, washout)
     repeats = len(np.shape(states)) == 3
     found = [_moments(piece, 0 if repeats else _PARTS) for piece in pieces]
     means, deviation = np.stack([moments for moments, _ in found], axis=1)
@@ -125,7 +117,7 @@ def drift(states: Any, *, washout: int = 0, segments: int = _SEGMENTS, confidenc
     if repeats:
         gains, noises, response = _of_repeats(pieces, means)
         noises, weight, offsets = noises / scale, response / scale, (means - gains * centre) / scale
-    probability = 1 - (1 - confidence) / ((8 if repeats else 4) * nodes)
+    probability = 1 - (1 - CONFIDENCE) / ((8 if repeats else 4) * nodes)
     independent = np.full((2, nodes), len(pieces))
     if not repeats:
         courses = np.concatenate([course for _, course in found], axis=1)
@@ -144,7 +136,6 @@ def drift(states: Any, *, washout: int = 0, segments: int = _SEGMENTS, confidenc
         interval=Interval(
             float(np.maximum(sizes - halves, 0.0).max()),
             float((sizes + halves).max()),
-            confidence,
             f"lines through {_counted(independent[0])} segments, Student's t, simultaneous for all nodes (Bonferroni)",
         ),
         note=" ".join(
@@ -168,10 +159,10 @@ def drift(states: Any, *, washout: int = 0, segments: int = _SEGMENTS, confidenc
         offsets=offset.values,
         gains=gain.values,
         noises=noise.values,
-        mean=mean.interval(confidence),
-        gain=gain.interval(confidence),
-        offset=offset.interval(confidence) if repeats else None,
-        noise=noise.interval(confidence) if repeats else None,
+        mean=mean.interval(),
+        gain=gain.interval(),
+        offset=offset.interval() if repeats else None,
+        noise=noise.interval() if repeats else None,
     )
 
 
@@ -199,7 +190,7 @@ def _said(what: str, course: Course, unit: str, factor: float) -> str:
     )
 
 
-def _pieces(states: Any, washout: int, segments: int) -> list[Any]:
+def _pieces(states: Any, washout: int) -> list[Any]:
     """The segments (time, nodes), which are still to be read."""
     shape = np.shape(states)
     if len(shape) not in (2, 3) or 0 in shape:
@@ -207,7 +198,7 @@ def _pieces(states: Any, washout: int, segments: int) -> list[Any]:
     steps = shape[-2] - washout
     if washout < 0 or steps < 1:
         raise ConfigurationError(f"washout is {washout}, but the recording has {shape[-2]} steps")
-    count, length = (segments, steps // max(segments, 1)) if len(shape) == 2 else (shape[0], steps)
+    count, length = (_SEGMENTS, steps // _SEGMENTS) if len(shape) == 2 else (shape[0], steps)
     if count < 3 or length < 2:
         raise ShapeError(f"a trend needs at least 3 segments or repeats of at least 2 steps, not {count} of {length}")
     if len(shape) == 3:

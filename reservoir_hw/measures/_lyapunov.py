@@ -1,4 +1,4 @@
-"""Conditional Lyapunov exponent: how fast the difference between two responses to one drive shrinks or grows."""
+"""How fast the difference between two responses to one drive shrinks or grows, and how many responses there are."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ import numpy as np
 from reservoir_hw.core.arrays import as_numpy
 from reservoir_hw.core.errors import ConfigurationError, InputRangeError, ShapeError
 from reservoir_hw.core.seeds import generator
-from reservoir_hw.core.statistics import jackknife_error
+from reservoir_hw.core.statistics import jackknife_error, t_quantile
 from reservoir_hw.core.validation import at_least
 from reservoir_hw.measures._measured import (
     BATCHES,
+    CONFIDENCE,
     Interval,
     Measured,
     batch_means,
-    check_confidence,
     checked,
     precision,
     remark,
@@ -51,11 +51,6 @@ class LyapunovExponent(Measured):
     floor: float
     trials: np.ndarray
 
-    @property
-    def has_figure(self) -> bool:
-        """Whether the responses differed at all."""
-        return len(self.log_distance) > 0
-
 
 def lyapunov_from_transition(
     transition: Transition,
@@ -63,10 +58,7 @@ def lyapunov_from_transition(
     states: Any,
     *,
     settle: int = 100,
-    size: float | None = None,
     level: float = 0.0,
-    seed: int = 0,
-    confidence: float = 0.95,
 ) -> LyapunovExponent:
     """Largest conditional Lyapunov exponent of a device whose state can be set (Benettin et al. 1980).
 
@@ -83,16 +75,13 @@ def lyapunov_from_transition(
         (batch, nodes), where the trials begin: states that the device can have.
     settle
         First steps, which turn the difference into the direction that grows most, and do not count.
-    size
-        The distance, relative to the size of the state; by default the square root of the precision of `states`.
     level
         The smallest difference between two states of a node, where that is coarser than their dtype. The distance is
-        many levels, whatever `size` says.
+        many levels; without one it is the square root of the precision of `states`, relative to the size of the state.
 
     The interval is that of batch means over time of the mean over the trials. The exponent is minus infinity where
     nothing is left of a difference, as in a delay line. Raises `ShapeError`, `InputRangeError`, `ConfigurationError`.
     """
-    check_confidence(confidence)
     u = checked(inputs, ("batch", "time", "inputs"), "inputs")
     given = np.asarray(as_numpy(states))
     x = checked(given, ("batch", "nodes"))
@@ -100,12 +89,10 @@ def lyapunov_from_transition(
         raise ShapeError(f"there are inputs for {len(u)} trials and states for {len(x)}")
     if not 0 <= settle < u.shape[1]:
         raise ConfigurationError(f"settle is {settle}, but the inputs have {u.shape[1]} steps")
-    relative = float(precision(given.dtype) ** 0.5) if size is None else size
+    relative = float(precision(given.dtype) ** 0.5)
     # For each node the geometric mean of a level and the state: many levels, and still a small part of the state.
     many_levels = math.sqrt(level * math.sqrt(np.mean(x**2)) * x.shape[1])
-    if not relative > 0:
-        raise ConfigurationError(f"size is {size}; it must be more than 0")
-    direction = generator(seed, "measures/lyapunov").standard_normal(x.shape)
+    direction = generator(0, "measures/lyapunov").standard_normal(x.shape)
     direction /= np.linalg.norm(direction, axis=1, keepdims=True)
     growth = np.empty(u.shape[:2])
     for t in range(u.shape[1]):
@@ -120,12 +107,12 @@ def lyapunov_from_transition(
         x, apart = after[: len(u)], after[len(u) :] - after[: len(u)]
         length = np.linalg.norm(apart, axis=1, keepdims=True)
         if not length.all():
-            return _vanished(t + 1, confidence)
+            return _vanished(t + 1)
         growth[:, t] = np.log(length / distance)[:, 0]
         direction = apart / length
     counted = growth[:, settle:]
     over_time = batch_means(counted.mean(axis=0))
-    interval = over_time.interval(over_time.mean, confidence)
+    interval = over_time.interval(over_time.mean)
     note = f"From {len(u)} trials of {u.shape[1]} set steps (Benettin's method)."
     return LyapunovExponent(
         value=over_time.mean,
@@ -139,17 +126,15 @@ def lyapunov_from_transition(
     )
 
 
-def lyapunov_from_replicas(
-    states: Any, *, floor: float | None = None, first: int | None = None, confidence: float = 0.95
-) -> LyapunovExponent:
+def lyapunov_from_replicas(states: Any) -> LyapunovExponent:
     """Largest conditional Lyapunov exponent of any device, from responses to one drive after different pasts.
 
     `states` is (pasts, time, nodes), or (drives, pasts, time, nodes) with a drive for each group of pasts; step 0 is
     the first that they have in common. Responses 0 and 1, 2 and 3, ... make pairs. The exponent is the slope of the
     mean logarithm of their distance (the replica, or auxiliary system, approach: Abarbanel, Rulkov & Sushchik 1996),
-    from step `first` until the distance comes within a factor three of its `floor`. By default `first` is half of
-    that, since at the beginning all directions fade, and later only the slowest; `floor` is the median distance of the
-    last quarter of the steps, and at least the precision of the states. The mean square of the floor is taken off.
+    until the distance comes within a factor three of its floor, and only in the second half of that: at the beginning
+    all directions fade, and later only the slowest. The floor is the median distance of the last quarter of the steps,
+    and at least the precision of the states. Its mean square is taken off.
 
     The exponent is minus infinity where nothing is left of a difference long before its fall would reach the precision
     of the states. Such pairs show how a device forgets; one that does not, because it is chaotic or has several
@@ -161,7 +146,6 @@ def lyapunov_from_replicas(
     The interval is Student's over the drives, or over the pairs of one drive; for fewer than three of these, over
     pieces of the fall. Raises `ShapeError` and `ConfigurationError` besides.
     """
-    check_confidence(confidence)
     given = np.asarray(as_numpy(states))
     x = checked(given[None] if given.ndim == 3 else given, ("drives", "pasts", "time", "nodes"))
     pairs = x.shape[1] // 2
@@ -169,10 +153,8 @@ def lyapunov_from_replicas(
         raise ShapeError("an exponent from replicas needs responses after at least 2 different pasts")
     distance = np.linalg.norm(x[:, 0 : 2 * pairs : 2] - x[:, 1 : 2 * pairs : 2], axis=3)
     finest = float(precision(given.dtype)) * math.sqrt(np.mean((x**2).sum(axis=3)))
-    if floor is None:
-        tail = np.median(distance[:, :, -max(1, x.shape[2] // 4) :], axis=2)
-        floor = math.sqrt(np.mean(tail**2))
-    floor = max(floor, finest, np.finfo(np.float64).tiny)
+    tail = np.median(distance[:, :, -max(1, x.shape[2] // 4) :], axis=2)
+    floor = max(math.sqrt(np.mean(tail**2)), finest, np.finfo(np.float64).tiny)
     logarithm = np.log(np.maximum(distance**2 - floor**2, (floor / 10) ** 2)) / 2
     curve = logarithm.mean(axis=(0, 1))
     seen = np.log(np.maximum(distance, floor / 10)).mean(axis=(0, 1))
@@ -185,8 +167,8 @@ def lyapunov_from_replicas(
             "echo-state index tell which"
         )
     if (distance[:, :, last:] == 0).all() and curve[last - 1] - math.log(floor) > (curve[0] - math.log(floor)) / 2:
-        return _vanished(last, confidence)
-    start = last // 2 if first is None and last >= 2 * _FEWEST_STEPS else first or 0
+        return _vanished(last)
+    start = last // 2 if last >= 2 * _FEWEST_STEPS else 0
     if last - start < _FEWEST_STEPS:
         raise InputRangeError(
             f"the difference between the responses falls into the noise within {last} steps, too fast for a slope; "
@@ -194,7 +176,7 @@ def lyapunov_from_replicas(
         )
     time = np.arange(start, last) - (start + last - 1) / 2
     trials = logarithm[:, :, start:last] @ time / (time @ time)
-    interval = _interval(trials, curve[start:last], confidence)
+    interval = _interval(trials, curve[start:last])
     note = f"From {trials.size} pairs of responses, read over {last - start} steps before the noise floor."
     if floor > _NOISE * finest:
         interval = replace(
@@ -215,11 +197,11 @@ def lyapunov_from_replicas(
     )
 
 
-def _vanished(steps: int, confidence: float) -> LyapunovExponent:
+def _vanished(steps: int) -> LyapunovExponent:
     method = "exact: nothing was left of a difference"
     return LyapunovExponent(
         value=-math.inf,
-        interval=Interval(-math.inf, -math.inf, confidence, method),
+        interval=Interval(-math.inf, -math.inf, method),
         note=f"Nothing is left of a difference after {steps} steps.",
         log_distance=np.zeros(0),
         first=0,
@@ -229,7 +211,7 @@ def _vanished(steps: int, confidence: float) -> LyapunovExponent:
     )
 
 
-def _interval(trials: np.ndarray, curve: np.ndarray, confidence: float) -> Interval:
+def _interval(trials: np.ndarray, curve: np.ndarray) -> Interval:
     """Of the mean of `trials` (drives, pairs); `curve` is the mean log distance where it was read."""
     value = float(trials.mean())
     independent = trials.mean(axis=1) if len(trials) > 1 else trials[0]
@@ -240,7 +222,7 @@ def _interval(trials: np.ndarray, curve: np.ndarray, confidence: float) -> Inter
         independent = np.array([piece.mean() for piece in np.array_split(growth, pieces)])
         what = "pieces of the fall"
     error = float(independent.std(ddof=1) / len(independent) ** 0.5)
-    return t_interval(value, error, len(independent) - 1, confidence, f"{len(independent)} {what}, Student's t")
+    return t_interval(value, error, len(independent) - 1, f"{len(independent)} {what}, Student's t")
 
 
 # ---- Lyapunov spectrum and Kaplan–Yorke dimension of a system whose state can be set.
@@ -276,10 +258,7 @@ def lyapunov_spectrum(
     steps: int,
     exponents: int | None = None,
     settle: int = 100,
-    size: float | None = None,
     known: Sequence[float] = (),
-    seed: int = 0,
-    confidence: float = 0.95,
 ) -> LyapunovSpectrum:
     """The largest Lyapunov exponents, by QR decompositions (Benettin et al. 1980; Shimada & Nagashima 1979).
 
@@ -298,15 +277,14 @@ def lyapunov_spectrum(
         Of each trajectory; the first `settle` turn the directions and do not count.
     exponents
         How many of the largest ones; by default all.
-    size
-        The distance, relative to the size of the state; by default the square root of the precision of `states`. What
-        a step shrinks by more than this factor cannot be told.
+
+    The distance is the square root of the precision of `states`, relative to the size of the state: what a step shrinks
+    by more than that cannot be told.
 
     The intervals are those of batch means over time of the mean over the trials; that of the dimension is of the
     jackknife over as many pieces of time. Raises `InputRangeError` where a trajectory is not finite, and
     `ConfigurationError`.
     """
-    check_confidence(confidence)
     given = np.asarray(states)
     x = checked(given, ("trials", "dimension"))
     trials, dimension = x.shape
@@ -316,10 +294,8 @@ def lyapunov_spectrum(
         raise ConfigurationError(f"exponents is {count}, but the state has {dimension} numbers")
     if steps - settle < 2 * BATCHES:
         raise ConfigurationError(f"{steps} steps are too few: {settle} to settle and {2 * BATCHES} for an interval")
-    relative = float(precision(given.dtype) ** 0.5) if size is None else size
-    if not relative > 0:
-        raise ConfigurationError(f"size is {size}; it must be more than 0")
-    random = generator(seed, "measures/lyapunov spectrum").standard_normal((trials, dimension, count))
+    relative = float(precision(given.dtype) ** 0.5)
+    random = generator(0, "measures/lyapunov spectrum").standard_normal((trials, dimension, count))
     directions = np.linalg.qr(random)[0]
     growth = np.empty((steps, count))
     for t in range(steps):
@@ -338,22 +314,16 @@ def lyapunov_spectrum(
     counted = growth[settle:]
     over_time = [batch_means(series) for series in counted.T]
     found = np.array([one.mean for one in over_time])
-    intervals = tuple(one.interval(one.mean, confidence) for one in over_time)
+    intervals = tuple(one.interval(one.mean) for one in over_time)
     order = np.argsort(-found, kind="stable")
     value = kaplan_yorke(found[order])
     pieces = np.array_split(counted, BATCHES)
-    without = np.array(
-        [
-            kaplan_yorke(np.sort(np.concatenate(pieces[:left] + pieces[left + 1 :]).mean(axis=0))[::-1])
-            for left in range(BATCHES)
-        ]
-    )
-    error = jackknife_error(without)
+    without = [np.concatenate(pieces[:left] + pieces[left + 1 :]).mean(axis=0) for left in range(BATCHES)]
+    error = jackknife_error(np.array([kaplan_yorke(np.sort(means)[::-1]) for means in without]))
     method = f"jackknife over {BATCHES} pieces of time, Student's t"
     first = intervals[order[0]]
-    dimension_note = "" if math.isnan(value) else f"Kaplan–Yorke dimension {value:.4g}."
-    if math.isnan(value):
-        dimension_note = f"The dimension needs more than {count} exponents."
+    known_dimension = f"Kaplan–Yorke dimension {value:.4g}."
+    dimension_note = f"The dimension needs more than {count} exponents." if math.isnan(value) else known_dimension
     return LyapunovSpectrum(
         value=float(found[order[0]]),
         interval=first,
@@ -361,7 +331,7 @@ def lyapunov_spectrum(
         exponents=found[order],
         exponent_intervals=tuple(intervals[place] for place in order),
         dimension=value,
-        dimension_interval=t_interval(value, error, BATCHES - 1, confidence, method),
+        dimension_interval=t_interval(value, error, BATCHES - 1, method),
         growth=growth[:, order],
         known=np.asarray(known, dtype=np.float64),
     )
@@ -378,3 +348,136 @@ def kaplan_yorke(exponents: np.ndarray) -> float:
         return math.nan
     j = int(below[0])
     return j + (float(sums[j - 1]) / abs(float(exponents[j])) if j else 0.0)
+
+
+# ---- Echo-state index: how many different responses to one drive a device can end up in.
+
+
+# The last half of the drive in pieces tells whether two responses still approach each other: how often chance may
+# say so of any pair, and the least share of their distance that they come closer by in half of these pieces.
+_HALF_PIECES = 20
+_FEWEST_HALF_PIECES = 6
+_CHANCE = 0.01
+_LEAST_FALL = 0.001
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class EchoStateIndex(Measured):
+    """`value` is the number of different responses.
+
+    `response` (initial,) numbers the response that each initial state ended up in; those that still approach each other
+    are one. `distances` (initial, initial) are root mean squares over window and nodes, relative to the spread of the
+    states; up to `tolerance` they are the same response. `approach` (initial, time) is the distance to the first
+    initial state's response over time.
+    """
+
+    response: np.ndarray
+    distances: np.ndarray
+    approach: np.ndarray
+    tolerance: float
+
+
+def echo_state_index(states: Any, *, tolerance: float = 0.01, noise: float = 0.0) -> EchoStateIndex:
+    """Number of distinct attracting responses to one drive (echo index; Ceni, Ashwin, Livi & Postlethwaite 2020).
+
+    `states` (initial, time, nodes) are responses to the same inputs from different initial states, or after different
+    pasts. Two are the same if their distance over the last quarter of the steps is at most `tolerance`
+    of the spread of the states plus three times `noise`, the root mean square difference of a node between two drives
+    from the same initial state; responses linked by a chain of such pairs are one. An index of 1 is the echo state
+    property, as far as this drive and these initial states can show it. In a chaotic device each
+    initial state keeps a response of its own.
+
+    Responses that have not met but come closer all through the last half of the drive, by more than their fluctuation
+    explains, are not known to be different. They count as one, and the interval reaches up to the number of all that
+    have not met.
+
+    Otherwise what was found is the lower end of the interval, and it has no upper end: a response that is reached from
+    a share p of the initial states is missed with the probability (1 - p)^initial; the note gives the share above which
+    it would have been seen with the probability `CONFIDENCE`. Raises `ShapeError`, `ConfigurationError`, and
+    `InputRangeError` also where the noise is more than a third of the spread.
+    """
+    x = checked(states, ("initial", "time", "nodes"))
+    initial, steps = x.shape[:2]
+    if initial < 2:
+        raise ShapeError("an echo-state index needs responses from at least 2 initial states")
+    if tolerance < 0 or noise < 0:
+        raise ConfigurationError("tolerance and noise cannot be negative")
+    last = x[:, -max(1, steps // 4) :]
+    spread = float((last - last.mean(axis=(0, 1))).std()) or 1.0
+    last = last.reshape(initial, -1)
+    distances = np.stack([np.sqrt(np.mean((last - row) ** 2, axis=1)) for row in last]) / spread
+    if 3 * noise > spread:
+        raise InputRangeError(
+            f"two drives from the same initial state already differ by {noise / spread:.0%} of the spread of the "
+            "states: the device is chaotic, or too noisy to tell its responses apart"
+        )
+    limit = tolerance + 3 * noise / spread
+    met = distances <= limit
+    apart = _components(met)
+    response = _components(met | _approaching(x[:, steps // 2 :], apart))
+    found, most = int(response.max()) + 1, int(apart.max()) + 1
+    share = 1 - (1 - CONFIDENCE) ** (1 / initial)
+    note = f"Seen from {initial} initial states: one that more than {share:.0%} of all lead to would have been found."
+    interval = Interval(float(found), np.inf, "what was found; no upper end (binomial, see the note)")
+    if found < most:
+        note += f" {most} have not met, but some of them are still approaching each other: drive longer."
+        method = "of the responses seen: those that still approach each other counted as one, and counted each"
+        interval = Interval(float(found), float(most), method)
+    elif found == initial:
+        note += " None of them met: chaos, noise beyond the tolerance, or too short a drive."
+    return EchoStateIndex(
+        value=float(found),
+        interval=interval,
+        note=note,
+        response=response,
+        distances=distances,
+        approach=np.sqrt(np.mean((x - x[0]) ** 2, axis=2)) / spread,
+        tolerance=limit,
+    )
+
+
+def _approaching(x: np.ndarray, response: np.ndarray) -> np.ndarray:
+    """Which pairs of different responses come closer all the time in `x` (initial, time, nodes).
+
+    That is a falling line through the logarithm of their distance in consecutive pieces, which is as good for
+    distances that fall like exp(-t) as for slower ones and those that end in noise. What is left about the line is
+    correlated from piece to piece (first-order), so it counts for fewer pieces.
+    """
+    initial, steps = x.shape[:2]
+    closer = np.zeros((initial, initial), dtype=bool)
+    first, second = np.nonzero(np.triu(response[:, None] != response))
+    pieces = min(_HALF_PIECES, steps)
+    if not len(first) or pieces < _FEWEST_HALF_PIECES:
+        return closer
+    edges = np.linspace(0, steps, pieces + 1).astype(int)[:-1]
+    lengths = np.diff(edges, append=steps)
+    squares = np.stack(
+        [
+            np.add.reduceat(np.mean((x[i] - x[j]) ** 2, axis=1), edges) / lengths
+            for i, j in zip(first, second, strict=True)
+        ]
+    )
+    curves = np.log(np.maximum(squares, np.finfo(float).tiny)) / 2
+    at = np.arange(pieces) - (pieces - 1) / 2
+    slope = curves @ at / (at @ at)
+    rest = curves - curves.mean(axis=1, keepdims=True) - slope[:, None] * at
+    power = np.maximum((rest**2).sum(axis=1), np.finfo(float).tiny)
+    correlation = np.clip((rest[:, 1:] * rest[:, :-1]).sum(axis=1) / power, 0.0, 0.9)
+    error = np.sqrt(power / (pieces - 2) / (at @ at) * (1 + correlation) / (1 - correlation))
+    # In slow chaos pairs come closer for a while, and others go apart as fast: no fall counts that is not steeper than
+    # the steepest rise.
+    least = max(_LEAST_FALL / (pieces / 2), float(slope.max()))
+    falling = (-slope > least) & (-slope > error * t_quantile(1 - _CHANCE / len(slope), pieces - 2))
+    closer[first, second] = closer[second, first] = falling
+    return closer
+
+
+def _components(linked: np.ndarray) -> np.ndarray:
+    """Number of the connected component that each row belongs to, from 0 in the order of their first rows."""
+    first, count = np.arange(len(linked)), len(linked)
+    while True:
+        # Every row is linked to itself.
+        reached = np.where(linked, first, count).min(axis=1)
+        if (reached == first).all():
+            return np.unique(first, return_inverse=True)[1]
+        first = reached

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from reservoir_hw.core import provenance
 from reservoir_hw.core.arrays import as_numpy
 from reservoir_hw.core.errors import ShapeError
 
@@ -72,10 +73,7 @@ class Nodes:
 
     def as_dict(self) -> dict[str, Any]:
         """For JSON."""
-        return {
-            name: value.tolist() if isinstance(value, np.ndarray) else [list(group) for group in value]
-            for name, value in vars(self).items()
-        }
+        return provenance.plain(vars(self))
 
     def rows(self, most: int) -> list[list[str]]:
         """Number, range, noise, share at a limit: of all nodes, or of `most`, those that are worth a look first."""

@@ -10,9 +10,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from reservoir_hw.core.errors import ConfigurationError
-from reservoir_hw.measures._measured import Interval, Measured, bounded, check_confidence, checked, t_interval
-from reservoir_hw.measures._noise_budget import NoiseBudget
-from reservoir_hw.measures._repeats import Consistency
+from reservoir_hw.measures._measured import Interval, Measured, bounded, checked, t_interval
+from reservoir_hw.measures._repeats import Consistency, NoiseBudget
 
 # Capacities that differ by less than this share count as equal.
 _ALIKE = 1e-3
@@ -86,7 +85,6 @@ def operating_map(
     spread = float(np.ptp(reference))
     half = float(np.mean([(one.ends[1] - one.ends[0]) / 2 for _, one in references]))
     place = ", ".join(f"{axis} {value:.3g}" for axis, value in zip(axes, points[best], strict=True))
-    (low, high), confidence = again.ends, again.budget.interval.confidence
     notes = [
         f"Best at {place}: consistency {again.consistency.value:.3g}, rank {again.budget.rank[0]:.0f}.",
         f"The reference point, measured {len(reference)} times, moved by {spread:.2g}"
@@ -94,7 +92,7 @@ def operating_map(
     ]
     return OperatingMap(
         value=again.capacity,
-        interval=Interval(low, high, confidence, "rank less loss to noise, batch means over time"),
+        interval=Interval(*again.ends, "rank less loss to noise, batch means over time"),
         note=" ".join(notes),
         axes=axes,
         points=points,
@@ -133,6 +131,8 @@ def grid_points(values: list[list[float]]) -> np.ndarray:
 
 BEHAVIOURS = ("kernel rank", "generalisation rank", "memory capacity")
 """The axes of the behaviour space (Dale et al. 2019)."""
+# On each axis.
+_CELLS = 10
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -151,27 +151,26 @@ class Coverage(Measured):
     interval_beside: Interval
 
 
-def coverage(behaviours: Any, beside: Any, *, nodes: int, cells: int = 10, confidence: float = 0.95) -> Coverage:
+def coverage(behaviours: Any, beside: Any, *, nodes: int) -> Coverage:
     """Cells of the behaviour space that a device reaches with its settings, after Dale et al. 2019.
 
     `behaviours` and `beside` are (settings, 3) of as many settings each: kernel rank, generalisation rank and memory
-    capacity, all between 0 and `nodes`. The cells are cubes with a side of `nodes / cells`. More settings reach more
+    capacity, all between 0 and `nodes`. The cells are cubes with a side of a tenth of `nodes`. More settings reach more
     cells, so the number alone means little: that of `beside`, with as many settings, is its measure.
 
     The interval says how far the number would differ with other settings of the same kind: the jackknife over settings
     (Heltshe & Forrester 1983 for species in quadrats). Raises `ConfigurationError` for fewer than two settings or
     different numbers of them.
     """
-    check_confidence(confidence)
     first = checked(behaviours, ("settings", "behaviours"), "behaviours")
     second = checked(beside, ("settings", "behaviours"), "behaviours beside")
     if len(first) != len(second) or len(first) < 2:
         raise ConfigurationError(
             f"a coverage compares as many settings, at least 2: there are {len(first)} and {len(second)}"
         )
-    width = nodes / cells
-    value, interval = _reached(first, width, confidence)
-    other, interval_beside = _reached(second, width, confidence)
+    width = nodes / _CELLS
+    value, interval = _reached(first, width)
+    other, interval_beside = _reached(second, width)
     return Coverage(
         value=float(value),
         interval=interval,
@@ -188,10 +187,10 @@ def coverage(behaviours: Any, beside: Any, *, nodes: int, cells: int = 10, confi
     )
 
 
-def _reached(behaviours: np.ndarray, width: float, confidence: float) -> tuple[int, Interval]:
+def _reached(behaviours: np.ndarray, width: float) -> tuple[int, Interval]:
     settings = len(behaviours)
     _, members = np.unique(np.floor(behaviours / width), axis=0, return_counts=True)
     cells, alone = len(members), int(np.count_nonzero(members == 1))
     error = ((settings - 1) / settings * alone * (1 - alone / settings)) ** 0.5
-    interval = t_interval(float(cells), error, settings - 1, confidence, f"jackknife over {settings} settings")
+    interval = t_interval(float(cells), error, settings - 1, f"jackknife over {settings} settings")
     return cells, bounded(interval, 1.0, float(settings))

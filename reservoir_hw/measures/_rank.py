@@ -12,13 +12,13 @@ import numpy as np
 from reservoir_hw.core.arrays import as_numpy
 from reservoir_hw.core.errors import ConfigurationError, ShapeError
 from reservoir_hw.core.statistics import jackknife_error
-from reservoir_hw.measures._blocks import Rows
 from reservoir_hw.measures._measured import (
     BATCHES,
+    CONFIDENCE,
     Interval,
     Measured,
+    Rows,
     bounded,
-    check_confidence,
     checked,
     moving_nodes,
     precision,
@@ -43,13 +43,7 @@ class Rank(Measured):
     threshold: float
 
 
-def kernel_rank(
-    states: Any,
-    *,
-    noise: Any = None,
-    threshold: float | None = None,
-    confidence: float = 0.95,
-) -> Rank:
+def kernel_rank(states: Any, *, noise: Any = None, threshold: float | None = None) -> Rank:
     """Rank of the states that *different* input streams lead to (Legenstein & Maass 2007; Büsing et al. 2010).
 
     `states` (streams, nodes) are those at the end of each stream, or (sets, streams, nodes) for several sets of
@@ -59,33 +53,26 @@ def kernel_rank(
     Singular values count above `threshold`, in units of the state. By default that is the larger of two: what rounding
     makes (of the dtype of `states`), and where `noise` is given, the standard deviation of the noise of the states
     ((nodes,) or one number, of which the largest counts), noise · (√streams + √nodes + t), which a matrix of pure noise
-    exceeds with less than the probability 1 - `confidence` (Davidson & Szarek 2001, theorem II.13).
+    exceeds with less than the probability 1 - `CONFIDENCE` (Davidson & Szarek 2001, theorem II.13).
 
     With three sets or more the interval is Student's over the sets. Otherwise it is the rank at twice and at half the
     threshold, which is no statement about other streams. Raises `ShapeError`, `InputRangeError` and
     `ConfigurationError`.
     """
-    return _rank(states, noise, threshold, confidence, "different")
+    return _rank(states, noise, threshold, "different")
 
 
-def generalisation_rank(
-    states: Any,
-    *,
-    noise: Any = None,
-    threshold: float | None = None,
-    confidence: float = 0.95,
-) -> Rank:
+def generalisation_rank(states: Any, *, noise: Any = None, threshold: float | None = None) -> Rank:
     """Rank of the states that *similar* input streams lead to (Legenstein & Maass 2007; Büsing et al. 2010).
 
     As `kernel_rank`, for streams that should lead to the same answer: those that agree in their last steps, say, or
     noisy copies of one stream. The smaller it is, the less the device makes of what does not matter. Streams that
     share everything leave rank 1.
     """
-    return _rank(states, noise, threshold, confidence, "similar")
+    return _rank(states, noise, threshold, "similar")
 
 
-def _rank(states: Any, noise: Any, threshold: float | None, confidence: float, kind: Streams) -> Rank:
-    check_confidence(confidence)
+def _rank(states: Any, noise: Any, threshold: float | None, kind: Streams) -> Rank:
     given = np.asarray(as_numpy(states))
     x = checked(given[None] if given.ndim == 2 else given, ("sets", "streams", "nodes"))
     _, streams, nodes = x.shape
@@ -98,7 +85,7 @@ def _rank(states: Any, noise: Any, threshold: float | None, confidence: float, k
             level = float(checked(np.atleast_1d(noise), ("nodes",), "noise").max())
             if level < 0:
                 raise ConfigurationError("noise is a standard deviation and cannot be negative")
-            edge = streams**0.5 + nodes**0.5 + math.sqrt(-2 * math.log(1 - confidence))
+            edge = streams**0.5 + nodes**0.5 + math.sqrt(-2 * math.log(1 - CONFIDENCE))
             threshold = max(threshold, level * edge)
     elif threshold < 0:
         raise ConfigurationError(f"threshold is {threshold}; it must be at least 0")
@@ -107,10 +94,10 @@ def _rank(states: Any, noise: Any, threshold: float | None, confidence: float, k
     if len(ranks) > 2:
         error = float(ranks.std(ddof=1) / len(ranks) ** 0.5)
         method = f"{len(ranks)} sets of streams, Student's t"
-        interval = bounded(t_interval(value, error, len(ranks) - 1, confidence, method), 0.0, min(streams, nodes))
+        interval = bounded(t_interval(value, error, len(ranks) - 1, method), 0.0, min(streams, nodes))
     else:
         ends = [float((singular > factor * threshold).sum(axis=1).mean()) for factor in (2.0, 0.5)]
-        interval = Interval(ends[0], ends[1], confidence, "the rank at twice and at half the threshold")
+        interval = Interval(ends[0], ends[1], "the rank at twice and at half the threshold")
     return Rank(
         value=value,
         interval=interval,
@@ -136,14 +123,14 @@ class StateBasis:
     taken twice, the second time of the directions of the first (as in Cholesky QR2; Yamamoto et al. 2015), which
     brings them back, and is still several times quicker than an orthogonal factorisation.
 
-    Nodes are scaled to unit variance first. A direction counts in `rank` if its singular value is above `tolerance`
-    times the largest; by default that is the number of nodes times the precision in which the states were recorded.
+    Nodes are scaled to unit variance first. A direction counts in `rank` if its singular value is above that of
+    rounding: the largest times the number of nodes and the precision in which the states were recorded.
     `weights` is (nodes, rank); `leverage` (rows,) is |Q_t|² of each row.
 
     Raises `InputRangeError` if no node moves, `ShapeError` if there are too few rows for the number of nodes.
     """
 
-    def __init__(self, recording: Rows, tolerance: float | None = None) -> None:
+    def __init__(self, recording: Rows) -> None:
         nodes, rows = recording.nodes, recording.rows
         if rows <= 2 * nodes:
             raise ShapeError(
@@ -160,8 +147,7 @@ class StateBasis:
         # These are nearly orthonormal already, except for directions that were hidden.
         rest, turn = _axes(_gram(self.centred(block.states) @ coarse for block in recording.blocks()), _HIDDEN)
         left, singular, _ = np.linalg.svd((turn * rest).T * lengths)
-        least = nodes * recording.precision if tolerance is None else tolerance
-        self.rank = int(np.count_nonzero(singular > least * singular[0]))
+        self.rank = int(np.count_nonzero(singular > nodes * recording.precision * singular[0]))
         self.weights = coarse @ (turn / rest) @ left[:, : self.rank]
         self.leverage = np.empty(rows)
         for block in recording.blocks():
@@ -196,9 +182,7 @@ class EffectiveDimension(Measured):
     variances: np.ndarray
 
 
-def effective_dimension(
-    states: Any, *, washout: int = 0, standardise: bool = False, confidence: float = 0.95
-) -> EffectiveDimension:
+def effective_dimension(states: Any, *, washout: int = 0, standardise: bool = False) -> EffectiveDimension:
     """Participation ratio (Σ λ)² / Σ λ² of the variances λ along the principal axes of `states`.
 
     `states` is (sequences, time, nodes) or (time, nodes). N equal variances give N, one alone gives 1 (Abbott, Rajan &
@@ -211,7 +195,6 @@ def effective_dimension(
     large. Raises `ShapeError`, `InputRangeError` and
     `ConfigurationError`.
     """
-    check_confidence(confidence)
     rows = Rows(states, washout)
     if rows.rows < 2:
         raise ShapeError("one step has no variance; record more")
@@ -228,7 +211,7 @@ def effective_dimension(
     method = f"jackknife over {BATCHES} pieces of time, Student's t"
     return EffectiveDimension(
         value=value,
-        interval=bounded(t_interval(value, error, BATCHES - 1, confidence, method), 1.0, rows.nodes),
+        interval=bounded(t_interval(value, error, BATCHES - 1, method), 1.0, rows.nodes),
         note="" if rows.rows > 20 * value else f"Only {rows.rows} steps: the value may be too small.",
         variances=np.maximum(np.linalg.eigvalsh(covariance)[::-1], 0.0),
     )

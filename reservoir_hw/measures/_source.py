@@ -13,14 +13,23 @@ import numpy as np
 
 from reservoir_hw.core.arrays import as_numpy
 from reservoir_hw.core.errors import NotSupported, ShapeError
-from reservoir_hw.measures._blocks import opened, windows
-from reservoir_hw.measures._capacity import Distribution, MemoryCapacity, memory_capacity
+from reservoir_hw.measures._capacity import (
+    Distribution,
+    MemoryCapacity,
+    ProcessingCapacity,
+    information_processing_capacity,
+    memory_capacity,
+)
 from reservoir_hw.measures._drift import Drift, drift
-from reservoir_hw.measures._echo_state_index import EchoStateIndex, echo_state_index
-from reservoir_hw.measures._lyapunov import LyapunovExponent, LyapunovSpectrum, lyapunov_from_replicas
+from reservoir_hw.measures._lyapunov import (
+    EchoStateIndex,
+    LyapunovExponent,
+    LyapunovSpectrum,
+    echo_state_index,
+    lyapunov_from_replicas,
+)
+from reservoir_hw.measures._measured import opened, windows
 from reservoir_hw.measures._nodes import Nodes
-from reservoir_hw.measures._noise_budget import NoiseBudget, noise_budget
-from reservoir_hw.measures._processing_capacity import ProcessingCapacity, information_processing_capacity
 from reservoir_hw.measures._rank import (
     EffectiveDimension,
     Rank,
@@ -29,7 +38,14 @@ from reservoir_hw.measures._rank import (
     generalisation_rank,
     kernel_rank,
 )
-from reservoir_hw.measures._repeats import Consistency, SignalToNoise, consistency, signal_to_noise
+from reservoir_hw.measures._repeats import (
+    Consistency,
+    NoiseBudget,
+    SignalToNoise,
+    consistency,
+    noise_budget,
+    signal_to_noise,
+)
 
 # Functions of each degree that the processing capacity tries by default.
 _FUNCTIONS = 2000
@@ -112,14 +128,7 @@ class Source(ABC):
     def processing_capacity(self) -> ProcessingCapacity:
         """Information processing capacity, of up to 2000 functions of each degree from 2 to 5."""
         inputs, states = self.recording()
-        return information_processing_capacity(
-            inputs,
-            states,
-            max_delays=self._max_delays(self._longest(states)),
-            washout=self.washout,
-            distribution=self.distribution,
-            input_range=self.input_range,
-        )
+        return information_processing_capacity(inputs, states, **self._functions(states))
 
     def kernel_rank(self) -> Rank:
         """Rank of the states that different input streams lead to."""
@@ -159,14 +168,7 @@ class Source(ABC):
     def noise_budget(self) -> NoiseBudget:
         """Rank of the states as linear capacity, nonlinear capacity, and what is lost to noise."""
         inputs, states = self.repeated_drive()
-        return noise_budget(
-            inputs,
-            states,
-            max_delays=self._max_delays(self._longest(states)),
-            washout=self.washout,
-            distribution=self.distribution,
-            input_range=self.input_range,
-        )
+        return noise_budget(inputs, states, **self._functions(states))
 
     def drift(self) -> Drift:
         """Trend of means and spreads from repeat to repeat."""
@@ -177,8 +179,9 @@ class Source(ABC):
             return self.max_delay
         return max(0, min(2 * self.nodes, (states.shape[1] - self.washout) // 10))
 
-    def _max_delays(self, longest: int) -> list[int]:
-        """The longest delay for each degree that keeps the functions few."""
+    def _functions(self, states: Any) -> dict[str, Any]:
+        """What is tried: for each degree the longest delay that keeps the functions few."""
+        longest = self._longest(states)
         delays = [longest]
         for degree in range(2, _DEGREES + 1):
             variables = self.channels
@@ -187,7 +190,8 @@ class Source(ABC):
             if math.comb(variables + degree - 1, degree) > _FUNCTIONS:
                 break
             delays.append(min(longest, variables // self.channels - 1))
-        return delays
+        given = {"washout": self.washout, "distribution": self.distribution, "input_range": self.input_range}
+        return {"max_delays": delays, **given}
 
 
 # ---- Measures of states that were recorded: a state matrix, or a trace of a device.
@@ -227,9 +231,9 @@ class _RepeatedDrive:
     def steps(self) -> int:
         return self.sequences[0].shape[0] - self.start
 
-    def read(self, count: int | None = None, steps: int | None = None) -> np.ndarray:
-        """States (repeats, time, nodes) of the first `count` repeats and `steps` steps."""
-        chosen = self.sequences[:count]
+    def read(self, steps: int | None = None) -> np.ndarray:
+        """States (repeats, time, nodes) of the first `steps` steps."""
+        chosen = self.sequences
         nodes = chosen[0].shape[1]
         steps = min(steps or self.steps, max(1, _MOST // (len(chosen) * nodes)))
         found = np.empty((len(chosen), steps, nodes), np.result_type(*(sequence.states.dtype for sequence in chosen)))

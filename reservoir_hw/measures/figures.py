@@ -7,18 +7,15 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from reservoir_hw.core.figure_style import colours, new_figure, one_panel, panels, whole_numbers
-from reservoir_hw.measures._capacity import MemoryCapacity
+from reservoir_hw.core.figure_style import colours, describe, new_figure, one_panel, panels
+from reservoir_hw.measures._capacity import MemoryCapacity, ProcessingCapacity
 from reservoir_hw.measures._climate import Climate
 from reservoir_hw.measures._drift import Drift
-from reservoir_hw.measures._echo_state_index import EchoStateIndex
-from reservoir_hw.measures._lyapunov import LyapunovExponent, LyapunovSpectrum
+from reservoir_hw.measures._lyapunov import EchoStateIndex, LyapunovExponent, LyapunovSpectrum
 from reservoir_hw.measures._measured import Measured
-from reservoir_hw.measures._noise_budget import NoiseBudget
 from reservoir_hw.measures._operating_map import BEHAVIOURS, Coverage, OperatingMap
-from reservoir_hw.measures._processing_capacity import ProcessingCapacity
 from reservoir_hw.measures._rank import EffectiveDimension, Rank
-from reservoir_hw.measures._repeats import Consistency, SignalToNoise
+from reservoir_hw.measures._repeats import Consistency, NoiseBudget, SignalToNoise
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -30,7 +27,8 @@ _NAMED = 4
 
 def figures(results: Mapping[str, Measured]) -> dict[str, Figure]:
     """A figure for each result, under its name. A result without anything to draw has no figure."""
-    return {name: _DRAW[type(result)](result) for name, result in results.items() if result.has_figure}
+    drawn = {name: _DRAW[type(result)](result) for name, result in results.items()}
+    return {name: figure for name, figure in drawn.items() if figure is not None}
 
 
 def memory_figure(result: MemoryCapacity) -> Figure:
@@ -45,10 +43,9 @@ def memory_figure(result: MemoryCapacity) -> Figure:
     remembered = np.flatnonzero(result.capacities.any(axis=0))
     axes.set_xlim(-0.5, min(len(delays) - 0.5, 1.15 * (remembered[-1] if len(remembered) else 0) + 5))
     axes.set_ylim(0, 1.05)
-    axes.set(xlabel="delay (steps)", ylabel="squared correlation r²\nof the best linear readout")
-    whole_numbers(axes.xaxis)
-    axes.set_title(f"Linear memory capacity {result.value:.3g}; at most {result.rank}", loc="left")
-    axes.legend(frameon=False)
+    title = f"Linear memory capacity {result.value:.3g}; at most {result.rank}"
+    x, y = "delay (steps)", "squared correlation r²\nof the best linear readout"
+    describe(axes, title, x, y, counted=True, legend={})
     return figure
 
 
@@ -75,12 +72,9 @@ def processing_figure(result: ProcessingCapacity) -> Figure:
     whole.set_ylim(0, 1.1 * result.rank)
     whole.set_xlim(-0.5, 0.5)
     whole.set_xticks([])
-    whole.set_ylabel("capacity")
-    whole.set_title(f"Total {result.value:.3g}", loc="left")
-    parts.set(xlabel="longest delay in the function (steps)", ylabel="capacity")
-    whole_numbers(parts.xaxis)
-    parts.set_title("Which functions of past inputs the states compute", loc="left")
-    parts.legend(frameon=False, fontsize=9)
+    describe(whole, f"Total {result.value:.3g}", "", "capacity")
+    title, delay = "Which functions of past inputs the states compute", "longest delay in the function (steps)"
+    describe(parts, title, delay, "capacity", counted=True, legend={"fontsize": 9})
     return figure
 
 
@@ -92,12 +86,11 @@ def rank_figure(result: Rank) -> Figure:
     for values in positive:
         axes.semilogy(at, values, "o-", color=_MAIN, markersize=3, linewidth=0.8, alpha=0.7)
     axes.axhline(result.threshold, color=_SECOND, linestyle="--", linewidth=1, label="below: noise or rounding")
-    axes.legend(frameon=False, fontsize=9)
     axes.set_ylim(bottom=min(result.threshold, max(positive.min(), result.threshold * 1e-4)) / 5)
-    axes.set(xlabel="number of the singular value", ylabel="singular value\n(units of the state)")
-    whole_numbers(axes.xaxis)
     what = "Kernel" if result.streams == "different" else "Generalisation"
-    axes.set_title(f"{what} rank {result.value:.3g}: states at the ends of {result.streams} input streams", loc="left")
+    title = f"{what} rank {result.value:.3g}: states at the ends of {result.streams} input streams"
+    x, y = "number of the singular value", "singular value\n(units of the state)"
+    describe(axes, title, x, y, counted=True, legend={"fontsize": 9})
     return figure
 
 
@@ -106,22 +99,23 @@ def consistency_figure(result: Consistency) -> Figure:
     figure, (nodes, profile) = panels(9.0, 3.6, 1, 2, sharey=True)
     nodes.plot(np.arange(len(result.nodes)), result.nodes, "o", color=_MAIN, markersize=4)
     nodes.axhline(result.value, color=_SECOND, linewidth=1)
-    nodes.set(xlabel="node", ylabel="consistency\n(1: fully reproduced, 0: unrelated)")
-    nodes.set_title(f"Nodes, mean {result.value:.3g} (line)", loc="left")
+    y = "consistency\n(1: fully reproduced, 0: unrelated)"
+    describe(nodes, f"Nodes, mean {result.value:.3g} (line)", "node", y, counted=True)
     profile.plot(np.arange(1, len(result.profile) + 1), result.profile, "o-", color=_MAIN, markersize=3, linewidth=1)
     profile.fill_between(np.arange(1, len(result.profile) + 1), result.profile, color=_MAIN, alpha=0.15, linewidth=0)
-    profile.set_xlabel("direction of the states, most consistent first")
-    profile.set_title(f"Directions, capacity {result.capacity:.3g} of {len(result.profile)}", loc="left")
+    title = f"Directions, capacity {result.capacity:.3g} of {len(result.profile)}"
+    describe(profile, title, "direction of the states, most consistent first", counted=True)
     low = float(np.nanmin(np.concatenate([result.nodes, result.profile])))
     nodes.set_ylim(min(0.0, low) - 0.03, 1.05)
-    whole_numbers(nodes.xaxis, profile.xaxis)
     return figure
 
 
-def signal_to_noise_figure(result: SignalToNoise) -> Figure:
-    """Signal-to-noise ratio of each node."""
-    figure, axes = one_panel(8.0, 3.4)
+def signal_to_noise_figure(result: SignalToNoise) -> Figure | None:
+    """Signal-to-noise ratio of each node; None where no node has a finite one."""
     at = np.flatnonzero(np.isfinite(result.nodes))
+    if not len(at):
+        return None
+    figure, axes = one_panel(8.0, 3.4)
     axes.vlines(at, 0, result.nodes[at], color=_MAIN, linewidth=1)
     axes.plot(at, result.nodes[at], "o", color=_MAIN, markersize=4)
     axes.axhline(0, color=_QUIET, linewidth=1)
@@ -129,15 +123,16 @@ def signal_to_noise_figure(result: SignalToNoise) -> Figure:
         axes.axhline(result.value, color=_SECOND, linewidth=1)
     left_out = len(result.nodes) - len(at)
     axes.set_xlim(-1, len(result.nodes))
-    axes.set_xlabel("node" + (f" ({left_out} without a finite ratio not shown)" if left_out else ""))
-    axes.set_ylabel("signal-to-noise ratio (dB)")
-    whole_numbers(axes.xaxis)
-    axes.set_title(f"Signal to noise, {result.value:.3g} dB over all nodes (line)", loc="left")
+    x = "node" + (f" ({left_out} without a finite ratio not shown)" if left_out else "")
+    title = f"Signal to noise, {result.value:.3g} dB over all nodes (line)"
+    describe(axes, title, x, "signal-to-noise ratio (dB)", counted=True)
     return figure
 
 
-def lyapunov_figure(result: LyapunovExponent) -> Figure:
-    """The mean log distance with the fitted line."""
+def lyapunov_figure(result: LyapunovExponent) -> Figure | None:
+    """The mean log distance with the fitted line; None where nothing was left of a difference."""
+    if not len(result.log_distance):
+        return None
     figure, axes = one_panel(7.5, 3.8)
     shown = slice(None) if np.isinf(result.floor) else slice(2 * result.last + 20)
     curve = result.log_distance[shown]
@@ -150,11 +145,9 @@ def lyapunov_figure(result: LyapunovExponent) -> Figure:
     )  # fmt: skip
     if np.isfinite(result.floor):
         axes.axhline(result.floor, color="black", linestyle="--", linewidth=1, label="noise floor")
-    axes.set(xlabel="step of the common drive", ylabel="ln (distance / first distance)")
-    whole_numbers(axes.xaxis)
     what = "forgets its past" if result.value < 0 else "does not forget its past"
-    axes.set_title(f"Lyapunov exponent {result.value:.3g} per step: the device {what}", loc="left")
-    axes.legend(frameon=False)
+    title = f"Lyapunov exponent {result.value:.3g} per step: the device {what}"
+    describe(axes, title, "step of the common drive", "ln (distance / first distance)", counted=True, legend={})
     return figure
 
 
@@ -171,11 +164,10 @@ def echo_index_figure(result: EchoStateIndex) -> Figure:
             axes.loglog(steps, shown, color=colour, linewidth=1, alpha=0.7, label=label)
     axes.axhline(result.tolerance, color="black", linestyle="--", linewidth=1, label="below: the same response")
     axes.set_ylim(bottom=lowest)
-    axes.set_xlabel("step of the common drive (logarithmic)")
-    axes.set_ylabel("distance to the response from\nthe first (in units of the spread)")
     most = f" to {result.interval.high:.0f}" if np.isfinite(result.interval.high) else ""
-    axes.set_title(f"Echo-state index {result.value:.0f}{most}, from {len(result.response)} initial states", loc="left")
-    axes.legend(frameon=False, fontsize=8, loc="lower left")
+    title = f"Echo-state index {result.value:.0f}{most}, from {len(result.response)} initial states"
+    x, y = "step of the common drive (logarithmic)", "distance to the response from\nthe first (in units of the spread)"
+    describe(axes, title, x, y, legend={"fontsize": 8, "loc": "lower left"})
     return figure
 
 
@@ -190,9 +182,8 @@ def dimension_figure(result: EffectiveDimension) -> Figure:
         f"effective dimension {result.value:.3g}", (result.value, 1), (4, 0), xycoords=("data", "axes fraction"),
         textcoords="offset points", va="top", color=_SECOND, fontsize=9,
     )  # fmt: skip
-    axes.set(xlabel="principal axis of the states", ylabel="share of the variance")
-    whole_numbers(axes.xaxis)
-    axes.set_title(f"How the variance of {len(share)} nodes is spread", loc="left")
+    title = f"How the variance of {len(share)} nodes is spread"
+    describe(axes, title, "principal axis of the states", "share of the variance", counted=True)
     return figure
 
 
@@ -207,12 +198,9 @@ def drift_figure(result: Drift) -> Figure:
         for node, colour in zip(most, colours(len(most)), strict=True):
             label = f"node {node}" if significant[node] else f"node {node} (not significant)"
             axes.plot(values[:, node], "o-", color=colour, markersize=3, linewidth=1, label=label)
-        axes.set_xlabel("segment or repeat, in the order of time")
-        axes.set_ylabel(f"{name} of the node ({unit})")
-        changed = np.count_nonzero(significant)
-        axes.set_title(f"The {name} changes in {changed} of {len(change)} nodes", loc="left")
-        axes.legend(frameon=False, fontsize=8)
-        whole_numbers(axes.xaxis)
+        title = f"The {name} changes in {np.count_nonzero(significant)} of {len(change)} nodes"
+        x, y = "segment or repeat, in the order of time", f"{name} of the node ({unit})"
+        describe(axes, title, x, y, counted=True, legend={"fontsize": 8})
     return figure
 
 
@@ -239,10 +227,9 @@ def noise_budget_figure(result: NoiseBudget) -> Figure:
         bottom = bottom + values
     budget.plot(at, result.rank, "_", color="black", markersize=34, label="rank")
     budget.set_xticks(at, [str(count) for count in result.repetitions])
-    budget.set(xlabel="repetitions that were averaged", ylabel="capacity")
     budget.set_ylim(0, 1.08 * result.rank.max())
     budget.set_xlim(-0.5, len(at) - 0.5 + 0.001)
-    budget.set_title(f"Where a rank of {result.rank[0]:.0f} goes", loc="left")
+    describe(budget, f"Where a rank of {result.rank[0]:.0f} goes", "repetitions that were averaged", "capacity")
     figure.legend(*budget.get_legend_handles_labels(), frameon=False, fontsize=9, loc="outside lower center", ncols=5)
     if not known.all():
         forecast.set_axis_off()
@@ -253,10 +240,9 @@ def noise_budget_figure(result: NoiseBudget) -> Figure:
     forecast.errorbar(
         result.repetitions, result.lost, errors, fmt="o", color=_SECOND, markersize=4, capsize=2, label="measured"
     )
-    forecast.set(xlabel="repetitions that are averaged", ylabel="capacity lost to noise")
     forecast.set_ylim(0, max(1.1 * result.lost.max(), 0.05 * result.rank[0]))
-    forecast.set_title("What averaging brings back", loc="left")
-    forecast.legend(frameon=False, fontsize=9)
+    x, y = "repetitions that are averaged", "capacity lost to noise"
+    describe(forecast, "What averaging brings back", x, y, legend={"fontsize": 9})
     return figure
 
 
@@ -264,14 +250,10 @@ def lyapunov_spectrum_figure(result: LyapunovSpectrum) -> Figure:
     """The exponents with their intervals, and their running sum."""
     figure, (each, sums) = panels(9.0, 3.8, 1, 2)
     at = np.arange(1, len(result.exponents) + 1)
-    for axes in (each, sums):
+    for axes, known in ((each, result.known), (sums, np.cumsum(result.known))):
         axes.axhline(0, color=_QUIET, linewidth=1)
-        axes.set_xlabel("number of the exponent")
-        whole_numbers(axes.xaxis)
-    if len(result.known):
-        there = np.arange(1, len(result.known) + 1)
-        each.plot(there, result.known, "x", color="black", markersize=8, label="true system")
-        sums.plot(there, np.cumsum(result.known), "x", color="black", markersize=8, label="true system")
+        if len(known):
+            axes.plot(np.arange(1, len(known) + 1), known, "x", color="black", markersize=8, label="true system")
     ends = np.array([(part.low, part.high) for part in result.exponent_intervals]).T
     errors = np.abs(ends - result.exponents) if np.isfinite(ends).all() else None
     each.errorbar(
@@ -284,11 +266,9 @@ def lyapunov_spectrum_figure(result: LyapunovSpectrum) -> Figure:
         title = f"Kaplan–Yorke dimension {result.dimension:.3g} (dashed)"
     else:
         title = "Dimension: more exponents are needed"
-    each.set_ylabel("Lyapunov exponent (per step)")
-    each.set_title(f"Largest exponent {result.value:.3g}", loc="left")
-    each.legend(frameon=False, fontsize=9, loc="lower left")
-    sums.set_ylabel("sum up to here (per step)")
-    sums.set_title(title, loc="left")
+    x, y, legend = "number of the exponent", "Lyapunov exponent (per step)", {"fontsize": 9, "loc": "lower left"}
+    describe(each, f"Largest exponent {result.value:.3g}", x, y, counted=True, legend=legend)
+    describe(sums, title, x, "sum up to here (per step)", counted=True)
     return figure
 
 
@@ -305,9 +285,8 @@ def climate_figure(result: Climate) -> Figure:
         low, high = result.true_maxima.min(), result.true_maxima.max()
         room = 0.25 * (high - low) + 1e-9
         maxima.set(xlim=(low - room, high + room), ylim=(low - room, high + room))
-    maxima.set(xlabel="maximum of the last channel", ylabel="next maximum")
-    maxima.set_title("Return map", loc="left")
-    maxima.legend(frameon=False, fontsize=9, loc="lower left")
+    legend = {"fontsize": 9, "loc": "lower left"}
+    describe(maxima, "Return map", "maximum of the last channel", "next maximum", legend=legend)
     shades = colours(len(result.power))
     for channel, (found, true, colour) in enumerate(zip(result.power, result.true_power, shades, strict=True)):
         shift = 1e3 ** (len(result.power) - 1 - channel)
@@ -315,9 +294,8 @@ def climate_figure(result: Climate) -> Figure:
         power.loglog(result.frequencies, shift * true, color="0.7", linewidth=2.5)
         power.loglog(result.frequencies, shift * found, color=colour, linewidth=1, label=f"closed loop{name}")
     power.plot([], [], color="0.7", linewidth=2.5, label=f"true system (halves differ by {result.floor:.3g} dB)")
-    power.set(xlabel="frequency (cycles per step)", ylabel="power spectrum")
-    power.set_title(f"Spectra differ by {result.value:.3g} dB", loc="left")
-    power.legend(frameon=False, fontsize=8, loc="lower left")
+    title, legend = f"Spectra differ by {result.value:.3g} dB", {"fontsize": 8, "loc": "lower left"}
+    describe(power, title, "frequency (cycles per step)", "power spectrum", legend=legend)
     return figure
 
 
@@ -391,7 +369,7 @@ def coverage_figure(result: Coverage) -> Figure:
     return figure
 
 
-_DRAW: Mapping[type[Measured], Callable[[Any], Figure]] = {
+_DRAW: Mapping[type[Measured], Callable[[Any], Figure | None]] = {
     MemoryCapacity: memory_figure,
     ProcessingCapacity: processing_figure,
     Rank: rank_figure,

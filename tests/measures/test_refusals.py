@@ -64,7 +64,6 @@ REFUSED: list[Refused] = [
      InputRangeError, "too few different values"),
     (lambda: capacities(max_delays=(5, 5, 500)), ConfigurationError, "functions of degree 3"),
     (lambda: capacities(max_delays=(5,), distribution="odd"), ConfigurationError, "distribution"),
-    (lambda: memory_capacity(WHITE, WHITE, max_delay=5, confidence=95), ConfigurationError, "confidence"),
     (lambda: climate(np.where(np.arange(8)[:, None, None] < 6, np.nan, SERIES), SERIES), InputRangeError,
      "6 of 8 forecasts have diverged"),
     (lambda: climate(SERIES[:2], SERIES), ShapeError, "at least 4"),
@@ -77,14 +76,12 @@ REFUSED: list[Refused] = [
     (lambda: effective_dimension(NOISE[0], washout=100), ConfigurationError, "100 steps"),
     (lambda: echo_state_index(PASTS, noise=5.0), InputRangeError, "too noisy"),
     (lambda: echo_state_index(PASTS[0]), ShapeError, "initial, time, nodes"),
-    (lambda: echo_state_index(PASTS, window=0), ConfigurationError, "window"),
     (lambda: echo_state_index(PASTS, tolerance=-1.0), ConfigurationError, "negative"),
     (lambda: lyapunov_from_replicas(np.repeat(PASTS[:1], 4, axis=0)), InputRangeError, "do not come closer"),
     (lambda: lyapunov_from_replicas(0.05 ** np.arange(9.0)[:, None] * NOISE[:, :9] + 1e-3 * NOISE[:, 9:18]),
      InputRangeError, "too fast for a slope"),
     (lambda: transition(STILL, STILL[:2, 0]), ShapeError, "4 trials and states for 2"),
     (lambda: transition(STILL, STILL[:, 0], settle=50), ConfigurationError, "settle"),
-    (lambda: transition(STILL, STILL[:, 0], settle=5, size=0.0), ConfigurationError, "size"),
     (lambda: spectrum(np.ones((1, 2)), steps=200), InputRangeError, "diverges"),
     (lambda: spectrum(np.ones((1, 2)), steps=200, exponents=3), ConfigurationError,
      "exponents is 3, but the state has 2"),
@@ -134,7 +131,6 @@ for measure in (consistency, signal_to_noise, drift):
         (partial(measure, np.full_like(NOISE, 0.1)), InputRangeError, "constant"),
         (partial(measure, NOISE[None]), ShapeError, "repeats, time, nodes"),
         (partial(measure, NOISE, washout=100), ConfigurationError, "washout"),
-        (partial(measure, NOISE, confidence=1.0), ConfigurationError, "confidence"),
     ]
 for measure in (consistency, signal_to_noise):
     REFUSED.append((partial(measure, SHORT[:1]), ShapeError, "same inputs again"))

@@ -13,7 +13,7 @@ from measures.known import random
 
 from reservoir_hw.core.errors import ConfigurationError
 from reservoir_hw.measures import Recorded, StatesOnDisk, drift, effective_dimension, memory_capacity
-from reservoir_hw.measures._blocks import Rows
+from reservoir_hw.measures._measured import Rows
 
 CHUNKS = [(7, 30), (3, 100), (20, 1000), (1, 64)]
 

@@ -19,7 +19,6 @@ from reservoir_hw.experiment.deploy.job import (
     Export,
     carried_at_rest,
     check_devices,
-    simulated_networks,
 )
 from reservoir_hw.experiment.deploy.quantised import (
     QuantisedReadout,
@@ -38,7 +37,7 @@ from reservoir_hw.readout.edge.manifest import Loss
 from reservoir_hw.tasks.task import Task, Tokens
 
 if TYPE_CHECKING:
-    from reservoir_hw.readout.export.plan import Values
+    from reservoir_hw.readout.export.graph import Values
     from reservoir_hw.readout.models.token_model import TokenModel
 
 
@@ -117,7 +116,7 @@ def _write_graphs(
                 f"training.repetitions is {repetitions}, and a network without noise has nothing to average: run "
                 "the experiment with 1, or export the segments"
             )
-        plan = whole_plan(readout, simulated_networks(devices), work.precision, reservoir=device)
+        plan = whole_plan(readout, work.precision, reservoir=device)
         recorded = carried_at_rest(plan, recorded)
     else:
         plan = plan_of_states(readout, spec, work.precision, recorded=recorded, spread=stored.spread)
@@ -189,8 +188,7 @@ def export_model(work: Export, *, offline: bool) -> None:
         recorded = None if task is None else _recorded_text(work, model, task)
         _judge_text(work, model, task, lambda: session_computes(plan_of(model, (), "int8")))
         if work.target == "whole":
-            networks = simulated_networks([layer.reservoir for layer in model.reservoir_layers])
-            plan = whole_plan(model, networks, work.precision)
+            plan = whole_plan(model, work.precision)
             recorded = carried_at_rest(plan, recorded)
         else:
             plan = plan_of(model, (), work.precision)

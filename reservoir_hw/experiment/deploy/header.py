@@ -18,7 +18,7 @@ from reservoir_hw.readout.edge.verification import spread_of
 from reservoir_hw.tasks.task import Task
 
 if TYPE_CHECKING:
-    from reservoir_hw.readout.export.plan import Values
+    from reservoir_hw.readout.export.graph import Values
 
 LIMIT = 1e-3
 """Of the error of a header that computes in float32, in spreads of the output."""

@@ -26,7 +26,7 @@ from reservoir_hw.experiment.deploy.series_files import line_of, numbers, read_s
 from reservoir_hw.experiment.deploy.watching import Lines, Watch
 from reservoir_hw.experiment.states.progress import Progress
 from reservoir_hw.readout.edge import EdgeRunner
-from reservoir_hw.readout.edge.latency import StageLatency
+from reservoir_hw.readout.edge.sessions import StageLatency
 from reservoir_hw.readout.edge.verification import LARGEST
 from reservoir_hw.tasks.task import Table
 

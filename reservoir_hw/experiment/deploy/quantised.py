@@ -23,7 +23,7 @@ from reservoir_hw.tasks.task import Evaluation, Task, Tokens
 
 if TYPE_CHECKING:
     from reservoir_hw.experiment.deploy.trained import TrainedRow
-    from reservoir_hw.readout.export.plan import Plan, Values
+    from reservoir_hw.readout.export.graph import Plan, Values
     from reservoir_hw.readout.models.token_model import TokenModel
     from reservoir_hw.readout.training.options import TrainingOptions
 
@@ -211,7 +211,7 @@ def rms_of(after: np.ndarray, before: np.ndarray, spread: np.ndarray) -> float:
 
 def random_loss(exact: Plan, quantised: Plan, spread: np.ndarray) -> Loss:
     """What int8 changes on random states as large as those of the training, where there is no device."""
-    from reservoir_hw.readout.export.certificate import random_inputs
+    from reservoir_hw.readout.export.exporter import random_inputs
 
     given = random_inputs(quantised, (1, _RANDOM_STEPS), generator(0, "int8"))
     (reference,), (compute,), (graph,) = exact.references, session_computes(quantised), quantised.graphs

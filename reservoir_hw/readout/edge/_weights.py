@@ -6,7 +6,6 @@ https://huggingface.co/docs/safetensors
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -14,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from reservoir_hw.readout.edge.manifest import Refused, shown
+from reservoir_hw.readout.edge.manifest import Refused, shown, strict_json
 
 HEADER_LIMIT = 4 << 20
 RANK_LIMIT = 8
@@ -57,13 +56,9 @@ def parse_header(take: Callable[[int, int], bytes], size: int) -> dict[str, Exte
         raise Refused(f"has a header of {length} bytes, more than the {HEADER_LIMIT} of a safetensors file")
     if 8 + length > size:
         raise Refused(f"has a header of {length} bytes, but only {size} bytes in all: it is cut off or damaged")
-    described = _described(take(8, length))
-    first = 8 + length
-    extents = {}
-    for name, about in described.items():
-        if name != "__metadata__":
-            extents[name] = _extent(name, about, first)
-    at = first
+    described = strict_json(take(8, length), "has a header that ")
+    at = 8 + length
+    extents = {name: _extent(name, about, at) for name, about in described.items() if name != "__metadata__"}
     for name, extent in sorted(extents.items(), key=lambda item: (item[1].start, item[1].length)):
         if extent.start != at:
             raise Refused(f"array {shown(name)} overlaps with another, or does not begin where the one before it ends")
@@ -86,25 +81,6 @@ def views(data: np.ndarray, extents: Mapping[str, Extent]) -> dict[str, np.ndarr
         array = part.view(extent.dtype).reshape(extent.shape)
         array.flags.writeable = False
         found[name] = array
-    return found
-
-
-def _described(text: bytes) -> dict[str, Any]:
-    try:
-        described = json.loads(text.decode(), object_pairs_hook=_once)
-    except RecursionError:
-        raise Refused("has a header that is nested too deeply") from None
-    except ValueError as error:
-        raise Refused(f"has a header that is no JSON: {error}") from error
-    if not isinstance(described, dict):
-        raise Refused("has a header that is no JSON object")
-    return described
-
-
-def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) != len(pairs):
-        raise Refused("has a header that names something twice")
     return found
 
 

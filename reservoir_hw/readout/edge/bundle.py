@@ -5,8 +5,8 @@ from __future__ import annotations
 import hashlib
 import os
 import re
-from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
@@ -15,10 +15,9 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 
 from reservoir_hw.core.errors import ConfigurationError, NotOpen
-from reservoir_hw.readout.edge._archive import PIECE, Archive
+from reservoir_hw.readout.edge._archive import MANIFEST_LIMIT, PIECE, Archive, Content, add, packing, replacing
 from reservoir_hw.readout.edge._graph_check import check_graph
-from reservoir_hw.readout.edge._weights import Extent, parse_header, views
-from reservoir_hw.readout.edge._writing import MANIFEST_LIMIT, Content, add, packing, replacing
+from reservoir_hw.readout.edge._weights import parse_header, views
 from reservoir_hw.readout.edge.manifest import (
     FORMAT,
     MANIFEST,
@@ -46,8 +45,8 @@ def write_bundle(path: str | os.PathLike[str], facts: Mapping[str, Any], files: 
     """Write a bundle; returns its manifest.
 
     `facts` are the fields of `Manifest` without `format`, `version` and `files`. `files` maps names in the bundle to
-    bytes, to the path of a file, or to an iterable of pieces, which is gone through once: nothing is held in memory
-    that was not there before. A path that ends with `.rhw` or `.zip` becomes a stored (uncompressed) zip file, any
+    bytes, or to an iterable of pieces of bytes, which is gone through once: nothing is held in memory that was not
+    there before. A path that ends with `.rhw` or `.zip` becomes a stored (uncompressed) zip file, any
     other a folder. The same content gives the same bytes.
 
     Everything is written beside the target, opened with all checks of `Bundle.open`, and then renamed, so that
@@ -158,11 +157,6 @@ class Bundle:
             array = np.frombuffer(data, np.uint8)
             return views(array, parse_header(_taken_from(array), array.size))
 
-    @property
-    def places(self) -> Mapping[str, Extent]:
-        """Where in the file of weights each of them lies."""
-        return MappingProxyType(self._places)
-
     def close(self) -> None:
         """Let go of the files."""
         self._closed = True
@@ -232,20 +226,17 @@ class Bundle:
         mapped = None
         for name, record in self.manifest.files.items():
             with about(self.name, name):
+                pieces: Iterable[bytes | memoryview] = self._archive.pieces(name)
                 if name == WEIGHTS:
                     mapped = self._archive.map(name)
-                    digest = hashlib.sha256()
-                    for start in range(0, mapped.size, PIECE):
-                        digest.update(mapped[start : start + PIECE].data)
-                else:
-                    digest = hashlib.sha256()
-                    for piece in self._archive.pieces(name):
-                        digest.update(piece)
+                    pieces = (mapped[start : start + PIECE].data for start in range(0, mapped.size, PIECE))
+                digest = hashlib.sha256()
+                for piece in pieces:
+                    digest.update(piece)
                 if digest.hexdigest() != record.sha256:
                     raise Refused("does not have the SHA-256 that the manifest names: it is damaged or was changed")
                 if name.endswith(".safetensors") and name != WEIGHTS:
-                    size = self._archive.sizes[name]
-                    parse_header(partial(self._archive.read, name), size)
+                    parse_header(partial(self._archive.read, name), record.bytes)
         return mapped
 
 
@@ -322,9 +313,6 @@ def _taken_from(data: np.ndarray) -> Callable[[int, int], bytes]:
 # ---- What differs between two bundles.
 
 
-_PIECE = 1 << 20
-
-
 @dataclass(frozen=True)
 class Field:
     """An entry of the manifest; None where it is missing."""
@@ -358,7 +346,7 @@ class Difference:
     files: tuple[Field, ...]
     fingerprints: tuple[Field, ...]
     weights: tuple[WeightDifference, ...]
-    same_weights: int = field(default=0)
+    same_weights: int
 
     @property
     def identical(self) -> bool:
@@ -376,21 +364,18 @@ def diff(a: str | os.PathLike[str], b: str | os.PathLike[str]) -> Difference:
     Raises `ConfigurationError` if one of them cannot be opened.
     """
     with Bundle.open(a) as first, Bundle.open(b) as second:
-        ours, theirs = (bundle.manifest.model_dump(mode="json") for bundle in (first, second))
-        for facts in (ours, theirs):
-            # It differs where anything does.
-            del facts["manifest_sha256"]
-        files = _fields(
-            {name: record["sha256"] for name, record in ours.pop("files").items()},
-            {name: record["sha256"] for name, record in theirs.pop("files").items()},
-        )
-        prints = _fields(
-            *({f"slot {index}": slot.fingerprint for index, slot in enumerate(bundle.manifest.slots)}
-              for bundle in (first, second))
-        )  # fmt: skip
-        weights, same = _weights(first.weights, second.weights)
-        fields = tuple(entry for entry in _fields(_flat(ours), _flat(theirs)) if not _is_fingerprint(entry.name))
-        return Difference(first.name, second.name, fields, files, prints, weights, same)
+        sides = zip(_compared(first), _compared(second), strict=True)
+        fields, files, prints = (_fields(ours, theirs) for ours, theirs in sides)
+        return Difference(first.name, second.name, fields, files, prints, *_weights(first.weights, second.weights))
+
+
+def _compared(bundle: Bundle) -> tuple[dict[str, Any], ...]:
+    """Of a manifest the settings by their places, the hashes by file, and the fingerprints by slot."""
+    # Its own hash differs where anything does.
+    facts = bundle.manifest.model_dump(mode="json", exclude={"manifest_sha256"})
+    files = {name: record["sha256"] for name, record in facts.pop("files").items()}
+    prints = {f"slot {index}": slot.pop("fingerprint") for index, slot in enumerate(facts["slots"])}
+    return _flat(facts), files, prints
 
 
 def _flat(value: Any, at: str = "") -> dict[str, Any]:
@@ -400,11 +385,6 @@ def _flat(value: Any, at: str = "") -> dict[str, Any]:
     for key, child in children:
         found |= _flat(child, f"{at}.{key}" if at else str(key))
     return found or {at: value}
-
-
-def _is_fingerprint(name: str) -> bool:
-    parts = name.split(".")
-    return len(parts) == 3 and parts[0] == "slots" and parts[2] == "fingerprint"
 
 
 def _fields(a: Mapping[str, Any], b: Mapping[str, Any]) -> tuple[Field, ...]:
@@ -432,8 +412,8 @@ def _weights(a: Mapping[str, np.ndarray], b: Mapping[str, np.ndarray]) -> tuple[
 def _distance(a: np.ndarray, b: np.ndarray) -> tuple[float, float]:
     """max|a − b| and max|a|, in pieces; infinity where only one of two numbers is finite."""
     largest = scale = 0.0
-    for start in range(0, a.size, _PIECE):
-        ours, theirs = a[start : start + _PIECE].astype(np.float64), b[start : start + _PIECE].astype(np.float64)
+    for start in range(0, a.size, PIECE):
+        ours, theirs = a[start : start + PIECE].astype(np.float64), b[start : start + PIECE].astype(np.float64)
         equal = (ours == theirs) | (np.isnan(ours) & np.isnan(theirs))
         with np.errstate(invalid="ignore"):
             apart = np.where(equal, 0.0, np.abs(ours - theirs))

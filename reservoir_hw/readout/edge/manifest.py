@@ -344,15 +344,7 @@ def _add(known: dict[str, Value], value: Value) -> None:
 
 def parse_manifest(data: bytes) -> Manifest:
     """The manifest in a file. Raises `Refused` for anything that is none, or of a version that is not known."""
-    try:
-        found = json.loads(data.decode(), object_pairs_hook=_once, parse_constant=_no_constant, parse_float=_finite)
-        digest = digest_of(found) if isinstance(found, dict) else None
-    except RecursionError:
-        raise Refused("is nested too deeply") from None
-    except ValueError as error:
-        raise Refused(f"is no JSON: {error}") from error
-    if not isinstance(found, dict):
-        raise Refused("is no JSON object")
+    found = strict_json(data)
     if found.get("format") != FORMAT:
         raise Refused(f"has the format {shown(str(found.get('format')))}, not {FORMAT!r}: it is something else")
     version = found.get("version")
@@ -368,9 +360,22 @@ def parse_manifest(data: bytes) -> Manifest:
             f"has version {version} of the format, and this reservoir-hw reads version {VERSION}: export it again"
         )
     manifest = _validated(data)
-    if manifest.manifest_sha256 != digest:
+    if manifest.manifest_sha256 != digest_of(found):
         raise Refused("does not have the SHA-256 that it names: it is damaged or was changed")
     return manifest
+
+
+def strict_json(data: bytes, what: str = "") -> dict[str, Any]:
+    """The object in a JSON text without infinities, in which no name occurs twice. Raises `Refused` for any other."""
+    try:
+        found = json.loads(data.decode(), object_pairs_hook=_once, parse_constant=_no_constant, parse_float=_finite)
+    except RecursionError:
+        raise Refused(f"{what}is nested too deeply") from None
+    except ValueError as error:
+        raise Refused(f"{what}is no JSON: {error}") from error
+    if not isinstance(found, dict):
+        raise Refused(f"{what}is no JSON object")
+    return found
 
 
 def digest_of(facts: Mapping[str, Any]) -> str:

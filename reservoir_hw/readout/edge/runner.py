@@ -25,9 +25,8 @@ from reservoir_hw.core.tokenizer import Tokenizer, parse_tokenizer
 from reservoir_hw.core.validation import whole_number
 from reservoir_hw.readout.edge.bundle import Bundle
 from reservoir_hw.readout.edge.devices import AnyReservoir, casts_of, check_device, check_repetitions, opened
-from reservoir_hw.readout.edge.latency import StageLatency, Stopwatch
 from reservoir_hw.readout.edge.manifest import Value
-from reservoir_hw.readout.edge.sessions import Bound, CrossingStage, make_session, stages_of
+from reservoir_hw.readout.edge.sessions import Bound, CrossingStage, StageLatency, Stopwatch, make_session, stages_of
 from reservoir_hw.readout.edge.verification import ProbeComparison, compare_probe
 from reservoir_hw.readout.sampling import Sampler
 

@@ -1,10 +1,12 @@
-"""Graphs made ready to run, by onnxruntime."""
+"""Graphs made ready to run by onnxruntime, the stages of a model, and where their time goes."""
 
 from __future__ import annotations
 
+import math
 import re
 import weakref
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any
 
@@ -14,14 +16,12 @@ from reservoir_hw.core.errors import ConfigurationError, MissingExtra, StateLost
 from reservoir_hw.core.reservoir import Reservoir
 from reservoir_hw.core.sharing import Share
 from reservoir_hw.core.threads import quiet_session
-from reservoir_hw.readout.edge.latency import Stopwatch
 from reservoir_hw.readout.edge.manifest import Crossing, Manifest, Segment, Value
 
 if TYPE_CHECKING:
     import onnxruntime
 
     from reservoir_hw.readout.edge.bundle import Bundle
-
 
 # In onnxruntime 1.16 it ends the process where it meets a sum whose axes are left out.
 _DISABLED_OPTIMIZERS = ["AttentionFusion"]
@@ -282,3 +282,92 @@ def stages_of(manifest: Manifest, sessions: Sequence[Any], reservoirs: Sequence[
         dtype = manifest.slots[crossing.slot].dtype
         stages.insert(crossing.after, CrossingStage(place, crossing, reservoirs[crossing.slot], dtype))
     return stages
+
+
+# ---- Where the time of a step goes.
+
+
+# Upper ends of the bins in nanoseconds, eight to an octave.
+_EDGES = np.append(2.0 ** np.arange(7, 37, 0.125), np.inf)
+
+# Durations that wait to be sorted into bins: sorting many at once takes a tenth of the time.
+_WAITING = 4096
+
+
+class Histogram:
+    """Durations in bins of 9 % width from 128 ns to 126 s; of constant size however many they are."""
+
+    def __init__(self) -> None:
+        self.waiting: list[int] = []
+        self.add = self.waiting.append
+        """Take one duration in nanoseconds. Somebody must call `sort` now and then, and before anything is read."""
+        self.clear()
+
+    def clear(self) -> None:
+        """Forget all."""
+        self.waiting.clear()
+        self.counts = np.zeros(len(_EDGES), np.int64)
+        self.total_ns = self.longest_ns = 0
+
+    def sort(self) -> None:
+        """Put what was added into bins."""
+        if self.waiting:
+            ns = np.array(self.waiting, np.int64)
+            self.waiting.clear()
+            self.total_ns += int(ns.sum())
+            self.longest_ns = max(self.longest_ns, int(ns.max()))
+            self.counts += np.bincount(np.searchsorted(_EDGES, ns), minlength=len(self.counts))
+
+    def quantile_s(self, share: float) -> float:
+        """The duration in seconds that this share of all does not exceed, to the width of a bin; NaN without any."""
+        total = self.counts.sum()
+        if not total:
+            return math.nan
+        place = int(np.searchsorted(self.counts.cumsum(), share * total))
+        return min(float(_EDGES[place]), self.longest_ns) * 1e-9
+
+
+@dataclass(frozen=True)
+class StageLatency:
+    """A segment or a crossing, with the durations of its calls; `steps` are the time steps of all calls."""
+
+    stage: str
+    calls: int
+    steps: int
+    mean_s: float
+    p50_s: float
+    p99_s: float
+    longest_s: float
+
+
+class Stopwatch:
+    """Histograms of the stages of a model."""
+
+    def __init__(self, stages: list[str]) -> None:
+        self.stages = stages
+        self.steps = 0
+        self.histograms = [Histogram() for _ in stages]
+
+    def clear(self) -> None:
+        """Forget what was measured."""
+        self.steps = 0
+        for histogram in self.histograms:
+            histogram.clear()
+
+    def count(self, steps: int) -> None:
+        """All stages have taken so many time steps."""
+        self.steps += steps
+        if len(self.histograms[0].waiting) >= _WAITING:
+            for histogram in self.histograms:
+                histogram.sort()
+
+    def summary(self) -> list[StageLatency]:
+        """A row for each stage."""
+        found = []
+        for name, histogram in zip(self.stages, self.histograms, strict=True):
+            histogram.sort()
+            calls, total_s = int(histogram.counts.sum()), histogram.total_ns * 1e-9
+            quantiles = histogram.quantile_s(0.5), histogram.quantile_s(0.99)
+            mean_s, longest_s = total_s / max(1, calls), histogram.longest_ns * 1e-9
+            found.append(StageLatency(name, calls, self.steps, mean_s, *quantiles, longest_s))
+        return found

@@ -15,7 +15,7 @@ from reservoir_hw.core.errors import ConfigurationError
 from reservoir_hw.core.reservoir import Reservoir
 from reservoir_hw.core.seeds import generator
 from reservoir_hw.readout.edge.bundle import Bundle
-from reservoir_hw.readout.edge.manifest import Segment
+from reservoir_hw.readout.edge.manifest import Refused, Segment, about
 from reservoir_hw.readout.edge.sessions import first_line, import_onnxruntime, make_session
 
 INT8_LIMIT = 0.1
@@ -159,21 +159,17 @@ def golden_values(bundle: Bundle) -> dict[str, np.ndarray]:
             f"bundle {bundle.name} holds no golden values, so there is nothing to compare with: export it again"
         )
     golden = bundle.tensors(name)
-    for index, segment in enumerate(bundle.manifest.segments):
-        for value in segment.gives:
-            spread = golden.get(f"spread/{value.name}")
-            known = spread is not None and spread.shape in ((1,), value.shape) and bool((spread > 0).all())
-            if not (known or value.scalar):
-                raise ConfigurationError(
-                    f"bundle {bundle.name}: {name}: has no spread of {value.name}: export it again"
-                )
-        for value in (*segment.reads, *segment.gives):
-            array = golden.get(f"segment_{index}/{value.name}")
-            if array is None or array.dtype != np.dtype(value.dtype):
-                raise ConfigurationError(
-                    f"bundle {bundle.name}: {name}: has no array segment_{index}/{value.name} of {value.dtype}: "
-                    "export it again"
-                )
+    with about(bundle.name, name):
+        for index, segment in enumerate(bundle.manifest.segments):
+            for value in segment.gives:
+                spread = golden.get(f"spread/{value.name}")
+                known = spread is not None and spread.shape in ((1,), value.shape) and bool((spread > 0).all())
+                if not (known or value.scalar):
+                    raise Refused(f"has no spread of {value.name}: export it again")
+            for value in (*segment.reads, *segment.gives):
+                array = golden.get(f"segment_{index}/{value.name}")
+                if array is None or array.dtype != np.dtype(value.dtype):
+                    raise Refused(f"has no array segment_{index}/{value.name} of {value.dtype}: export it again")
     return golden
 
 

@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from reservoir_hw.readout.export.segments import record_series as record_series
     from reservoir_hw.readout.export.segments import record_text as record_text
     from reservoir_hw.readout.export.segments import whole_plan as whole_plan
-    from reservoir_hw.readout.export.simulated_network import SimulatedNetwork as SimulatedNetwork
     from reservoir_hw.readout.export.torch_module import export_module as export_module
 
 __getattr__, __dir__ = lazy_names(__name__)

@@ -77,12 +77,10 @@ def matrices_of(readout: Any) -> Matrices:
             f"{type(readout).__name__}: export it as ONNX instead"
         )
     for what, array in (("weights", found.first), ("weights", found.second), ("bias", found.bias)):
-        if array is None:
-            continue
         with np.errstate(over="ignore"):
-            finite = np.isfinite(array.astype(np.float32))
-        if not finite.all():
-            where = tuple(int(i) for i in np.argwhere(~finite)[0])
+            infinite = [] if array is None else np.argwhere(~np.isfinite(array.astype(np.float32))).tolist()
+        if array is not None and infinite:
+            where = tuple(infinite[0])
             raise ConfigurationError(
                 f"the {what} of this readout at {where} are {array[where]}, no finite float32: train it again on "
                 "scaled, finite states"
@@ -146,8 +144,7 @@ def c_header(
     repetitions = getattr(readout, "repetitions_", 1)
     if repetitions > 1:
         facts["states"] = f"the mean of {repetitions} drives with the same inputs, as in training"
-    comment = _comment(name, precision, (first, second, bias), facts)
-    comment += _too_large_for_avr(precision, first, second, bias)
+    comment = _comment(name, precision, (first, second, bias), facts) + _too_large_for_avr(precision, matrices)
     sizes = {
         "NODES": widths.nodes,
         "INPUTS": widths.inputs,
@@ -157,12 +154,14 @@ def c_header(
     }
     if second is not None:
         sizes["RANK"] = second.shape[1]
+    ranges: dict[str, Any] = {"state_range": state_range, "input_range": input_range, "calibration": calibration}
     if precision == "int8":
-        quantised = int8_readout(readout, state_range=state_range, input_range=input_range, calibration=calibration)
-        return _file(name, comment, widths, sizes, _int8_code(name, quantised, widths), series)
-    if not (state_range is None and input_range is None and calibration is None):
+        code = _int8_code(int8_readout(readout, **ranges))
+    elif any(given is not None for given in ranges.values()):
         raise ConfigurationError("ranges and calibration are for precision='int8'; float32 needs none: leave them out")
-    return _file(name, comment, widths, sizes, _float_code(name, matrices), series)
+    else:
+        code = _float_code(matrices)
+    return _file(name, comment, widths, sizes, code, series)
 
 
 def int8_readout(
@@ -256,12 +255,10 @@ def _comment(
     return ["/*", *(f" * {line}".rstrip() for line in lines), " */"]
 
 
-def _too_large_for_avr(
-    precision: Precision, first: npt.NDArray, second: npt.NDArray | None, bias: npt.NDArray
-) -> list[str]:
+def _too_large_for_avr(precision: Precision, matrices: Matrices) -> list[str]:
     """What stops avr-gcc, which would say no more than that an array is too large."""
-    weights = (array.size for array in (first, second) if array is not None)
-    largest = max(4 * len(bias), (1 if precision == "int8" else 4) * max(weights))
+    weights = (array.size for array in matrices[:2] if array is not None)
+    largest = max(4 * len(matrices.bias), (1 if precision == "int8" else 4) * max(weights))
     if largest <= _AVR_LIMIT:
         return []
     advice = "a low-rank readout or fewer nodes" if precision == "int8" else "int8, a low-rank readout or fewer nodes"
@@ -282,8 +279,7 @@ def _file(
         code = code.replace("@predict", "predict")
     else:
         sizes["CHANNELS"] = len(series.inputs)
-        around = _user_code(series, saturates="saturated" in code)
-        code = code.replace("@predict", "model") + _filled(name, widths, around)
+        code = code.replace("@predict", "model") + _user_code(series, saturates="saturated" in code)
     argmax = _ARGMAX if widths.outputs > 1 and (series is None or series.classes) else ""
     if series is not None and series.classes:
         decide = "the scores of its last step"
@@ -298,8 +294,8 @@ def _file(
             "",
             *(f"#define {macro}_{size} {count}u" for size, count in sizes.items()),
             "",
-            code.strip("\n"),
-            *argmax.replace("@N", macro).replace("@n", name).splitlines(),
+            _filled(name, widths, code).strip("\n"),
+            *_filled(name, widths, argmax).splitlines(),
             "",
             f"#endif /* {macro}_H */",
             "",
@@ -307,14 +303,14 @@ def _file(
     )
 
 
-def _float_code(name: str, matrices: Matrices) -> str:
-    first, second, bias, widths = matrices
+def _float_code(matrices: Matrices) -> str:
+    first, second, bias, _ = matrices
     if second is None:
         tables = [_floats("@n_weights[@N_OUTPUTS][@N_FEATURES]", first)]
     else:
         tables = [_floats("@n_B[@N_RANK][@N_FEATURES]", first), _floats("@n_A[@N_OUTPUTS][@N_RANK]", second)]
     body = _FLOAT_LINEAR if second is None else _FLOAT_LOW_RANK
-    return _filled(name, widths, "\n".join([*tables, _floats("@n_bias[@N_OUTPUTS]", bias), _FLOAT_DOT, body]))
+    return "\n".join([*tables, _floats("@n_bias[@N_OUTPUTS]", bias), _FLOAT_DOT, body])
 
 
 def _user_code(series: SeriesFormat, *, saturates: bool) -> str:
@@ -353,7 +349,7 @@ def _c_string(text: str) -> str:
     return f'"{"".join(plain)}"'
 
 
-def _int8_code(name: str, readout: Int8Readout, widths: Widths) -> str:
+def _int8_code(readout: Int8Readout) -> str:
     if readout.second is None:
         tables = _int8_tables(readout.first, "weights", "@N_OUTPUTS", "@N_FEATURES")
     else:
@@ -371,7 +367,7 @@ def _int8_code(name: str, readout: Int8Readout, widths: Widths) -> str:
         _INT8_LINEAR if readout.second is None else _INT8_LOW_RANK,
         _INT8_PREDICT,
     ]
-    return _filled(name, widths, "\n".join(parts))
+    return "\n".join(parts)
 
 
 def _coding(what: str, coding: Coding) -> str:

@@ -1,4 +1,4 @@
-"""A graph in the making: ONNX nodes, with the weights in a file beside it."""
+"""Graphs in the making, ONNX nodes with the weights in a file beside them; and the plan of a model made of them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,9 @@ from typing import Any, Literal
 import numpy as np
 
 from reservoir_hw.core.errors import ConfigurationError, MissingExtra
-from reservoir_hw.readout.edge.manifest import Segment, Value
+from reservoir_hw.core.spec import ReservoirSpec
+from reservoir_hw.readout.edge.manifest import Carried, Crossing, Segment, Value
+from reservoir_hw.readout.linear.linear_form import FeatureScale
 
 _ONNX_NAMES = {"float32": "F32", "float64": "F64", "int8": "I8", "int32": "I32", "int64": "I64"}
 
@@ -40,27 +42,17 @@ class Weights:
 
     def places(self) -> dict[str, tuple[int, int]]:
         """Offset in the file and length in bytes of each array."""
-        start = len(self.header())
-        found = {}
-        for name in self._order():
-            length = self.arrays[name].nbytes
-            found[name] = (start, length)
-            start += length
-        return found
+        ends = np.cumsum([len(self.header()), *(array.nbytes for array in self._ordered().values())]).tolist()
+        return {name: (end, array.nbytes) for end, (name, array) in zip(ends, self._ordered().items(), strict=False)}
 
     def header(self) -> bytes:
         """The beginning of the file: the length of the description, and the description."""
         described: dict[str, Any] = {"__metadata__": {"format": "reservoir_hw.graphs"}}
         begin = 0
-        for name in self._order():
-            array = self.arrays[name]
-            end = begin + array.nbytes
-            described[name] = {
-                "dtype": _ONNX_NAMES[array.dtype.name],
-                "shape": list(array.shape),
-                "data_offsets": [begin, end],
-            }
-            begin = end
+        for name, array in self._ordered().items():
+            offsets = [begin, begin := begin + array.nbytes]
+            kind = _ONNX_NAMES[array.dtype.name]
+            described[name] = {"dtype": kind, "shape": list(array.shape), "data_offsets": offsets}
         text = json.dumps(described, separators=(",", ":")).encode()
         text += b" " * (-(8 + len(text)) % ALIGNMENT)
         return len(text).to_bytes(8, "little") + text
@@ -68,12 +60,12 @@ class Weights:
     def parts(self) -> Iterator[bytes | memoryview]:
         """The file, piece by piece."""
         yield self.header()
-        for name in self._order():
-            yield self.arrays[name].reshape(-1).view(np.uint8).data
+        for array in self._ordered().values():
+            yield array.reshape(-1).view(np.uint8).data
 
-    def _order(self) -> list[str]:
+    def _ordered(self) -> dict[str, np.ndarray]:
         # The widest numbers first: then each array begins at a multiple of the size of its numbers.
-        return sorted(self.arrays, key=lambda name: -self.arrays[name].itemsize)
+        return dict(sorted(self.arrays.items(), key=lambda item: -item[1].itemsize))
 
 
 def check_finite(name: str, array: np.ndarray) -> None:
@@ -303,3 +295,50 @@ def _without_external(model: Any) -> Any:
     del copy.graph.initializer[:]
     copy.graph.initializer.extend(kept)
     return copy
+
+
+# ---- A model cut at its reservoirs: graphs, what crosses between them, and what they are compared with.
+
+
+EDGE = "_on_the_edge"
+"""Behind the name of a count of clipped values: how many may be counted or not, as rounding decides."""
+
+Values = dict[str, np.ndarray]
+"""Arrays by the names of values."""
+
+Reference = Callable[[Values], Values]
+"""What a segment computes, by the model's own code: what it reads -> what it gives, and the `EDGE` of its counts."""
+
+
+@dataclass
+class Plan:
+    """What is exported. `graphs`, `references` and the segments of the manifest are in the same order.
+
+    `reservoirs` are the specs of the devices that the slots of the crossings name, as the model sees them.
+    """
+
+    model: str
+    input: Value
+    output: Value
+    output_meaning: Literal["values", "logits"]
+    graphs: list[Graph]
+    references: list[Reference]
+    reservoirs: list[ReservoirSpec] = field(default_factory=list)
+    crossings: list[Crossing] = field(default_factory=list)
+    carried: list[Carried] = field(default_factory=list)
+    stepwise: bool = False
+    whole_sequences: bool = False
+    reads_last: bool = False
+    vocabulary: int | None = None
+    state_scale: FeatureScale | None = None
+    """What states were like in training, where the device declares no range of them and the readout knows it."""
+
+    @property
+    def weights(self) -> Weights:
+        """Those of all graphs, in one file."""
+        return self.graphs[0].weights
+
+    @property
+    def target(self) -> Literal["segments", "whole"]:
+        """Graphs beside devices, or one graph that needs none."""
+        return "segments" if self.reservoirs else "whole"

@@ -141,17 +141,15 @@ class LayerGraph(Graph):
         grown = self.node("Mul", x, self.node("Add", inner, self.constant(1)))
         return self.node("Mul", grown, self.constant(0.5))
 
-    def input_map(
-        self, x: str, *, scale: float, offset: float, limit: float | None, dtype: str
-    ) -> tuple[str, str | None]:
-        """What the device is driven with, clip(scale u + offset, offset ± limit), and how many values were clipped.
+    def input_map(self, x: str, layer: Any) -> tuple[str, str | None]:
+        """A reservoir layer's clip(scale u + offset, offset ± limit), its device's drive, and how many were clipped.
 
         Computed in the device's dtype, as the model's own map; the count (int64) is None where nothing is clipped.
         """
-        kind = np.dtype(dtype)
-        mapped = self.to_device(x, dtype)
-        if scale != 1:
-            mapped = self.node("Mul", mapped, self.constant(scale, kind))
+        offset, limit, kind = layer.offset, layer.limit, np.dtype(layer.spec.dtype)
+        mapped = self.to_device(x, layer.spec.dtype)
+        if layer.scale != 1:
+            mapped = self.node("Mul", mapped, self.constant(layer.scale, kind))
         if offset:
             mapped = self.node("Add", mapped, self.constant(offset, kind))
         if limit is None:

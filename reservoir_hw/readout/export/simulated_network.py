@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 import numpy as np
 
 from reservoir_hw.core.errors import ConfigurationError
 from reservoir_hw.core.reservoir import Reservoir
-from reservoir_hw.core.spec import ReservoirSpec
 from reservoir_hw.readout.edge.manifest import Carried, DType, Value
 from reservoir_hw.readout.export.graph import Graph
 
@@ -24,53 +22,59 @@ _LARGEST_MATRIX = 2 * 2**30
 
 @dataclass(frozen=True, eq=False)
 class SimulatedNetwork:
-    """s_t = (1-a) ⊙ s_(t-1) + a ⊙ f(W s_(t-1) + W_in u_t + b), the equation of the kind `esn`, as arrays.
+    """s_t = (1-a) ⊙ s_(t-1) + a ⊙ f(W s_(t-1) + W_in u_t + b), the equation of the kind `esn`, in `dtype`.
 
-    `W` (nodes × nodes), dense or a scipy sparse array; `W_in` (nodes × inputs); `bias` b and `leak` a, one number or
-    (nodes,); `activation` f. Computed in `dtype`. Of an `esn` these are `weights.recurrent()`, `weights.W_in`,
-    `weights.bias`, `weights.leak`, `activation` and `spec.dtype`.
-
-    Raises `ConfigurationError` for shapes that do not fit together, or a matrix that is too large to be dense.
+    `W` (nodes, nodes) is dense; `W_in` (nodes, inputs); `bias` b and `leak` a (nodes,); `activation` f.
     """
 
-    W: Any
-    W_in: Any
-    bias: Any = 0.0
-    leak: Any = 1.0
-    activation: Activation = "tanh"
-    dtype: DType = "float32"
-
-    def __post_init__(self) -> None:
-        if self.activation not in get_args(Activation):
-            raise ConfigurationError(f"activation must be one of {', '.join(_OPERATORS)}, not {self.activation!r}")
-        if self.dtype not in get_args(DType):
-            raise ConfigurationError(f"dtype must be one of {', '.join(get_args(DType))}, not {self.dtype!r}")
-        nodes = self.W.shape[0]
-        check_size("the recurrent matrix", nodes * nodes * np.dtype(self.dtype).itemsize)
-        sizes = {"W": (nodes, nodes), "W_in": (nodes, *self.W_in.shape[1:2])}
-        for name, shape in sizes.items():
-            given = getattr(self, name)
-            if given.shape != shape:
-                raise ConfigurationError(f"{name} of a network of {nodes} nodes must be {shape}, not {given.shape}")
-            object.__setattr__(self, name, self._numbers(given))
-        for name in ("bias", "leak"):
-            given = self._numbers(getattr(self, name))
-            if given.shape not in ((), (nodes,)):
-                raise ConfigurationError(f"{name} must be one number or ({nodes},), not {given.shape}")
-            object.__setattr__(self, name, np.ascontiguousarray(np.broadcast_to(given, (nodes,))))
+    W: np.ndarray
+    W_in: np.ndarray
+    bias: np.ndarray
+    leak: np.ndarray
+    activation: Activation
+    dtype: DType
 
     @property
     def nodes(self) -> int:
         """Number of nodes."""
-        return int(self.W.shape[0])
+        return len(self.W)
 
-    @property
-    def inputs(self) -> int:
-        """Number of input channels."""
-        return int(self.W_in.shape[1])
 
-    def _numbers(self, given: Any) -> np.ndarray:
-        return np.asarray(given.toarray() if hasattr(given, "toarray") else given).astype(self.dtype)
+def dense_network(W: Any, W_in: Any, bias: Any, leak: Any, activation: Activation, dtype: DType) -> SimulatedNetwork:
+    """A network of arrays that may be sparse, and of a bias and a leak that may be one number.
+
+    Raises `ConfigurationError` for a matrix that is too large to be dense.
+    """
+    nodes = W.shape[0]
+    check_size("the recurrent matrix", nodes * nodes * np.dtype(dtype).itemsize)
+
+    def numbers(given: Any) -> np.ndarray:
+        return np.asarray(given.toarray() if hasattr(given, "toarray") else given).astype(dtype)
+
+    bias, leak = (np.ascontiguousarray(np.broadcast_to(numbers(one), (nodes,))) for one in (bias, leak))
+    return SimulatedNetwork(numbers(W), numbers(W_in), bias, leak, activation, dtype)
+
+
+def network_of(reservoir: Any, number: int) -> SimulatedNetwork:
+    """The weights of a simulated echo state network, the reservoir `number` of a model.
+
+    Raises `ConfigurationError` for anything else.
+    """
+    spec, weights = reservoir.spec, getattr(reservoir, "weights", None)
+    if not (spec.identity.simulated and spec.identity.model == "esn" and weights is not None):
+        raise ConfigurationError(
+            f"reservoir {number} ({spec.identity.model}) cannot be put inside a graph: only a simulated esn in "
+            "this process can; export the segments (--target segments), and drive the reservoir beside them"
+        )
+    exact = spec.deterministic and not spec.input_bits and not spec.output_bits and spec.settable
+    if not exact or reservoir.input_mask is not None:
+        raise ConfigurationError(
+            f"reservoir {number} has non-idealities or an input mask, which a graph has not: export the segments "
+            "(--target segments), and drive the reservoir beside them"
+        )
+    return dense_network(
+        weights.recurrent(), weights.W_in, weights.bias, weights.leak, reservoir.activation, spec.dtype
+    )
 
 
 def emit_network(graph: Graph, u: str, network: SimulatedNetwork, name: str, number: int) -> str:
@@ -140,24 +144,3 @@ def check_size(what: str, size: int) -> None:
             f"{what} would take {size / 2**30:.1f} GiB in the graph, where matrices are dense, more than "
             f"{_LARGEST_MATRIX / 2**30:g} GiB: export the segments, and drive the reservoir beside them"
         )
-
-
-def check_networks(networks: Sequence[SimulatedNetwork], specs: Sequence[ReservoirSpec]) -> None:
-    """Raise `ConfigurationError` unless these networks can be those of the reservoirs."""
-    if len(networks) != len(specs):
-        raise ConfigurationError(f"the model has {len(specs)} reservoirs, but {len(networks)} networks are given")
-    for number, (network, spec) in enumerate(zip(networks, specs, strict=True)):
-        identity = spec.identity
-        ideal = spec.deterministic and spec.settable and spec.input_bits is None and spec.output_bits is None
-        if not (identity.simulated and identity.model == "esn" and ideal):
-            raise ConfigurationError(
-                f"reservoir {number} ({identity.model}) cannot be put inside a graph: only a simulated esn without "
-                "non-idealities can (export the segments, and drive the reservoir beside them)"
-            )
-        for name in ("inputs", "nodes", "dtype"):
-            given, needed = getattr(network, name), getattr(spec, name)
-            if given != needed:
-                raise ConfigurationError(
-                    f"network {number} has {name} {given}, the reservoir of the model {needed}: give the weights of "
-                    "the reservoir that it was trained on"
-                )

@@ -27,10 +27,8 @@ from reservoir_hw.core.spec import ReservoirSpec
 from reservoir_hw.readout.edge.manifest import Crossing, DType, Value
 from reservoir_hw.readout.edge.sessions import session_of
 from reservoir_hw.readout.edge.verification import Deviation, deviation_of, limit_of
-from reservoir_hw.readout.export.crossing import on_cpu
-from reservoir_hw.readout.export.graph import OPSET, Graph, Weights
+from reservoir_hw.readout.export.graph import IR_VERSION, OPSET, Graph, Plan, Values, Weights
 from reservoir_hw.readout.export.layers import LayerGraph
-from reservoir_hw.readout.export.plan import Plan, Values
 from reservoir_hw.readout.models.token_model import evaluating
 
 log = logging.getLogger(__name__)
@@ -91,15 +89,7 @@ def export_module(
         plan_input = Value(name="inputs", shape=(reservoir.inputs,), dtype=reservoir.dtype)
         states = Value(name="states_0", shape=(reservoir.nodes,), dtype=reservoir.dtype)
         read = [states, plan_input] if input_connection else [states]
-    try:
-        answered = _outputs(module, example)
-    except ReservoirError:
-        raise
-    except RuntimeError as error:
-        raise ConfigurationError(
-            f"a module of type {name_of_module(module)} does not take its example, {tuple(example.shape)} of "
-            f"{dtype}: {_reason(error)}"
-        ) from error
+    answered = _outputs(module, example, f"its example, {tuple(example.shape)} of {dtype}")
     output = Value(name="outputs", shape=(answered.shape[2],), dtype=_DTYPES[answered.dtype.name])
     graph = Graph(0, Weights())
     names = [graph.read(value) for value in read]
@@ -128,7 +118,7 @@ def emit_module(graph: Graph, x: str, module: nn.Module, example: Tensor, name: 
     converted = _converted(module, example)
     kept = _weights_of(converted, module, name)
     (input_name,) = (value.name for value in converted.input)
-    _check_parity(converted, kept, input_name, module, example)
+    _check_parity(converted, input_name, module, example)
     (output,) = graph.include(converted, {input_name: x}, kept)
     return output
 
@@ -161,14 +151,7 @@ def mixes_positions(module: nn.Module, example: Tensor) -> bool:
     """Whether the module's output at a position depends on others, as far as `_MEMORY` steps away."""
     for steps in (5, _MEMORY):
         trial = _unseen(example, 2, steps)
-        try:
-            whole = _outputs(module, trial)
-        except ReservoirError:
-            raise
-        except RuntimeError as error:
-            raise ConfigurationError(
-                f"a module of type {name_of_module(module)} does not take sequences of {steps} steps: {_reason(error)}"
-            ) from error
+        whole = _outputs(module, trial, f"sequences of {steps} steps")
         parts = np.concatenate([_outputs(module, trial[:, step : step + 1]) for step in range(steps)], 1)
         if not _deviation(parts, whole).share <= 1:
             return True
@@ -215,10 +198,19 @@ def _checked_example(example: Tensor) -> Tensor:
     return example.detach().cpu()
 
 
-def _outputs(module: nn.Module, x: Tensor) -> np.ndarray:
-    """The module's outputs as an array. Raises `ConfigurationError` for other than (batch, time, outputs)."""
-    with evaluating(module), on_cpu(module):
-        y: Any = module(x)
+def _outputs(module: nn.Module, x: Tensor, taking: str = "") -> np.ndarray:
+    """The module's outputs as an array.
+
+    Raises `ConfigurationError` for other than (batch, time, outputs), and for a module that does not take what is said.
+    """
+    try:
+        with evaluating(module), on_cpu(module):
+            y: Any = module(x)
+    except RuntimeError as error:
+        if not taking or isinstance(error, ReservoirError):
+            raise
+        what = f"a module of type {name_of_module(module)} does not take {taking}"
+        raise ConfigurationError(f"{what}: {_reason(error)}") from error
     kinds = (torch.float32, torch.float64)
     if not isinstance(y, Tensor) or y.ndim != 3 or y.shape[:2] != x.shape[:2] or y.dtype not in kinds:
         found = f"{tuple(y.shape)} of {y.dtype}" if isinstance(y, Tensor) else type(y).__name__
@@ -353,24 +345,16 @@ def _weights_of(graph: Any, module: nn.Module, name: str) -> dict[str, tuple[str
     return found
 
 
-def _check_parity(
-    converted: Any, kept: dict[str, tuple[str, np.ndarray]], input_name: str, module: nn.Module, example: Tensor
-) -> None:
+def _check_parity(converted: Any, input_name: str, module: nn.Module, example: Tensor) -> None:
     """Compare with the module at shapes other than the exported one."""
     what = f"the graph of {name_of_module(module)}"
-    width, dtype = int(example.shape[2]), _DTYPES[str(example.dtype)]
-    given = _outputs(module, example)
-    alone = Graph(0, Weights())
-    x = alone.read(Value(name="inputs", shape=(width,), dtype=dtype))
-    output = Value(name="outputs", shape=(given.shape[2],), dtype=_DTYPES[given.dtype.name])
-    (result,) = alone.include(converted, {input_name: x}, kept)
-    alone.give(output, result)
-    session = session_of(alone.build(alone.weights.places(), {}), alone.weights.arrays, what)
+    model = helper.make_model(converted, opset_imports=[helper.make_opsetid("", OPSET)], ir_version=IR_VERSION)
+    session = session_of(model.SerializeToString(), {}, what)
     for batch, steps in ((1, 1), (3, 7), (1, 12)):
         trial = _unseen(example, batch, steps)
         expected = _outputs(module, trial)
         try:
-            got: Any = session.run(["outputs"], {"inputs": trial.numpy()})[0]
+            got: Any = session.run(None, {input_name: trial.numpy()})[0]
         except Exception as error:
             # onnxruntime raises its own classes, which share no base but Exception.
             raise ConfigurationError(
@@ -431,3 +415,17 @@ def _reason(error: BaseException) -> str:
         error = error.__cause__
     text = " ".join(_ADVICE.sub("", str(error)).split()) or type(error).__name__
     return text if len(text) <= 300 else f"{text[:297]}..."
+
+
+@contextmanager
+def on_cpu(model: nn.Module) -> Iterator[None]:
+    """The model on the CPU meanwhile, afterwards where it was."""
+    device = next((tensor.device for tensor in (*model.parameters(), *model.buffers())), None)
+    if device is None or device.type == "cpu":
+        yield
+        return
+    model.to("cpu")
+    try:
+        yield
+    finally:
+        model.to(device)

@@ -435,7 +435,7 @@ HEADERS: dict[str, tuple[bytes, str]] = {
     "no JSON": (_header(b"\x80\x04K\x01.   "), "no JSON"),
     "nested": (_header(b"[" * 100_000), "nested too deeply"),
     "array": (_header([]), "no JSON object"),
-    "twice": (_header(b'{"a": %s, "a": %s}' % ((json.dumps(_array()).encode(),) * 2), EIGHT), "something twice"),
+    "twice": (_header(b'{"a": %s, "a": %s}' % ((json.dumps(_array()).encode(),) * 2), EIGHT), "a name occurs twice"),
     "dtype": (_header({"a": _array("BF16", (4,))}, EIGHT), "has the dtype 'BF16'"),
     "negative axis": (_header({"a": _array(shape=(-2,))}, EIGHT), "no valid shape"),
     "axis 2.0": (_header({"a": _array(shape=(2.0,))}, EIGHT), "no valid shape"),

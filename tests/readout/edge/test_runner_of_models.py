@@ -31,7 +31,6 @@ from reservoir_hw.readout.edge.runner import EdgeRunner
 from reservoir_hw.readout.edge.verification import verify
 from reservoir_hw.readout.export.exporter import export_model
 from reservoir_hw.readout.export.segments import whole_plan
-from reservoir_hw.readout.export.simulated_network import SimulatedNetwork
 from reservoir_hw.readout.models.gated import TrainedCandidate
 
 INPUTS, NODES, CLASSES = 3, 12, 4
@@ -110,13 +109,6 @@ def test_a_step_that_fails_changes_nothing_that_is_carried(
         np.testing.assert_array_equal(runner.run(u), whole)
 
 
-def network(esn: Esn) -> SimulatedNetwork:
-    weights = esn.weights
-    return SimulatedNetwork(
-        weights.recurrent(), weights.W_in, weights.bias, weights.leak, esn.activation, esn.spec.dtype
-    )
-
-
 def opened(stack: ExitStack, **keys: object) -> Esn:
     esn = stack.enter_context(open_reservoir({"kind": "esn", **keys}))
     assert isinstance(esn, Esn)
@@ -132,7 +124,7 @@ def test_ridge(stack: ExitStack, tmp_path: Path) -> None:
     u = np.random.default_rng(0).uniform(-1, 1, (1, 400, 2)).astype(np.float32)
     states = esn.run(u)
     readout = RidgeReadout(1e-4).fit(states, np.roll(u, 1, 1))
-    export_model(whole_plan(readout, [network(esn)], reservoir=esn), tmp_path / "m.rhw")
+    export_model(whole_plan(readout, reservoir=esn), tmp_path / "m.rhw")
     assert verify(tmp_path / "m.rhw").passed
     expected = readout.predict(states)
     with EdgeRunner(tmp_path / "m.rhw") as runner:
@@ -163,7 +155,7 @@ def test_laerc_and_its_text(stack: ExitStack, tmp_path: Path) -> None:
     with torch.no_grad():
         for parameter in model.parameters():
             parameter += 0.3 * torch.randn(parameter.shape)
-    export_model(whole_plan(model, [network(esn) for esn in esns]), tmp_path / "m.rhw")
+    export_model(whole_plan(model), tmp_path / "m.rhw")
     tokens = np.random.default_rng(0).integers(0, 20, (3, 25))
     with torch.no_grad():
         expected = model(torch.from_numpy(tokens)).numpy()

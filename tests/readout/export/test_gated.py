@@ -14,8 +14,7 @@ from reservoir_hw.backends.simulated.esn.esn import Esn
 from reservoir_hw.core.errors import ConfigurationError
 from reservoir_hw.readout import ReservoirLayer
 from reservoir_hw.readout.edge.manifest import Crossing
-from reservoir_hw.readout.export.certificate import SHAPES, certify
-from reservoir_hw.readout.export.exporter import built, export_model
+from reservoir_hw.readout.export.exporter import SHAPES, built, certify, export_model
 from reservoir_hw.readout.export.segments import plan_of
 from reservoir_hw.readout.models.gated import (
     Candidate,

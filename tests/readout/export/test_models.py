@@ -34,11 +34,9 @@ from reservoir_hw.readout import (
 from reservoir_hw.readout.edge.bundle import Bundle
 from reservoir_hw.readout.edge.runner import EdgeRunner
 from reservoir_hw.readout.edge.verification import spread_of, verify
-from reservoir_hw.readout.export.certificate import certify, random_inputs
-from reservoir_hw.readout.export.crossing import mapped_by
-from reservoir_hw.readout.export.exporter import built, export_model
-from reservoir_hw.readout.export.linear_readout import plan_of_readout
-from reservoir_hw.readout.export.segments import plan_of, record_series, record_text
+from reservoir_hw.readout.export.cutters import mapped_by
+from reservoir_hw.readout.export.exporter import built, certify, export_model, random_inputs
+from reservoir_hw.readout.export.segments import plan_of, plan_of_states, record_series, record_text
 from reservoir_hw.readout.export.torch_module import export_module
 from reservoir_hw.readout.models.laerc import Block
 
@@ -345,7 +343,7 @@ def test_counts_of_a_converter_without_a_declared_range(tmp_path: Path, kind: st
     identity = Identity(vendor="bench", model="converter", simulated=False)
     spec = ReservoirSpec(inputs=1, nodes=200, identity=identity)
     recorded = {"inputs": np.zeros((1, 300, 1), np.float32), "states_0": states[:, :300]}
-    plan = plan_of_readout(readout, spec)
+    plan = plan_of_states(readout, spec)
     _, (session,) = built(plan, {})
     certificate, _ = certify(plan, [session], recorded=recorded)
     (certified,) = certificate.segments
@@ -387,7 +385,7 @@ def test_states_that_float32_cannot_hold(tmp_path: Path) -> None:
     identity = Identity(vendor="lab", model="taps", simulated=False)
     spec = ReservoirSpec(inputs=1, nodes=6, dtype="float64", identity=identity)
     recorded = {"inputs": u[None, :300, None], "states_0": states[:, :300]}
-    plan = plan_of_readout(readout, spec, recorded=recorded)
+    plan = plan_of_states(readout, spec, recorded=recorded)
     certify(plan, built(plan, {})[1], recorded=recorded)
 
 
@@ -401,7 +399,7 @@ def test_inputs_are_as_large_as_the_device_takes(tmp_path: Path) -> None:
             inputs=2, nodes=5, dtype="float64", identity=identity, state_range=(-1, 1), input_range=limits
         )
         recorded = {"inputs": u, "states_0": states}
-        plan = plan_of_readout(readout, spec, recorded=recorded)
+        plan = plan_of_states(readout, spec, recorded=recorded)
         certify(plan, built(plan, {})[1], recorded=recorded)
 
 

@@ -19,11 +19,9 @@ from reservoir_hw.readout import ReservoirLayer, ReservoirLM, random_embedding
 from reservoir_hw.readout.edge.manifest import Value
 from reservoir_hw.readout.edge.sessions import session_of
 from reservoir_hw.readout.export import torch_module as module_file
-from reservoir_hw.readout.export.certificate import certify
-from reservoir_hw.readout.export.exporter import built, export_model
+from reservoir_hw.readout.export.exporter import built, certify, export_model
 from reservoir_hw.readout.export.graph import Graph, Weights
 from reservoir_hw.readout.export.segments import plan_of, whole_plan
-from reservoir_hw.readout.export.simulated_network import SimulatedNetwork
 from reservoir_hw.readout.export.torch_module import _lower, export_module
 
 pytestmark = pytest.mark.usefixtures("seeded")
@@ -260,15 +258,13 @@ def test_without_onnxscript(monkeypatch: pytest.MonkeyPatch) -> None:
 # ---- within language models
 
 
-def language_model(stack: ExitStack, readout: nn.Module) -> tuple[ReservoirLM, SimulatedNetwork]:
+def language_model(stack: ExitStack, readout: nn.Module) -> ReservoirLM:
     esn: Any = stack.enter_context(open_reservoir({"kind": "esn", "inputs": 4, "nodes": FEATURES}))
-    model = ReservoirLM(random_embedding(OUTPUTS, 4, seed=0), ReservoirLayer(esn, limit=1.0), readout)
-    return model, SimulatedNetwork(esn.weights.recurrent(), esn.weights.W_in)
+    return ReservoirLM(random_embedding(OUTPUTS, 4, seed=0), ReservoirLayer(esn, limit=1.0), readout)
 
 
 def test_a_readout_of_ones_own_in_a_language_model(stack: ExitStack) -> None:
-    model, network = language_model(stack, Gated())
-    plan = whole_plan(model, [network])
+    plan = whole_plan(language_model(stack, Gated()))
     certify(plan, built(plan, {})[1])
     assert "readout.inner.weight" in plan.weights.arrays
 
@@ -282,7 +278,7 @@ def test_a_readout_of_ones_own_in_a_language_model(stack: ExitStack) -> None:
     ],
 )
 def test_a_readout_of_a_language_model_may_not_mix_positions(stack: ExitStack, kind: Any, message: str) -> None:
-    model, _ = language_model(stack, kind())
+    model = language_model(stack, kind())
     with pytest.raises(ConfigurationError, match=message):
         plan_of(model)
 

@@ -20,11 +20,9 @@ from reservoir_hw.readout import RidgeReadout
 from reservoir_hw.readout.edge.manifest import WEIGHTS, Certified, Loss
 from reservoir_hw.readout.edge.runner import EdgeRunner
 from reservoir_hw.readout.edge.verification import spread_of, verify
-from reservoir_hw.readout.export.certificate import certify
-from reservoir_hw.readout.export.exporter import built, export_model
-from reservoir_hw.readout.export.linear_readout import plan_of_readout
-from reservoir_hw.readout.export.plan import Plan
-from reservoir_hw.readout.export.segments import record_series
+from reservoir_hw.readout.export.exporter import built, certify, export_model
+from reservoir_hw.readout.export.graph import Plan
+from reservoir_hw.readout.export.segments import plan_of_states, record_series
 
 UNITS = (1.0, 1e-3, 1e-6, 1e-9)
 WIDE, NARROW = 0.5, 0.02
@@ -56,7 +54,7 @@ def trained(recorded: dict[str, np.ndarray], y: np.ndarray, alpha: float = 1e-9)
 
 
 def planned(device: Reservoir, recorded: dict[str, np.ndarray], readout: RidgeReadout) -> tuple[Plan, list[Any]]:
-    plan = plan_of_readout(readout, device.spec, recorded=recorded)
+    plan = plan_of_states(readout, device.spec, recorded=recorded)
     return plan, built(plan, {})[1]
 
 
@@ -142,7 +140,7 @@ def test_zeroed_weights_of_one_output_are_found(
     spread = spread_of(readout.predict(recorded["states_0"].astype(np.float64))[:, 100:])
     place = tmp_path
     for output in range(4):
-        plan = plan_of_readout(readout, device.spec, precision, recorded=recorded)
+        plan = plan_of_states(readout, device.spec, precision, recorded=recorded)
         place = tmp_path / str(output)
         export_model(
             plan, place, reservoirs=device, precision=precision, recorded=recorded, spread=spread, washout=100,
@@ -155,7 +153,7 @@ def test_zeroed_weights_of_one_output_are_found(
         assert (found.segments[0].worst.value, found.segments[0].worst.channel) == ("outputs", output)
     moved = tmp_path / "moved"
     export_model(
-        plan_of_readout(readout, device.spec, precision, recorded=recorded), moved, reservoirs=device,
+        plan_of_states(readout, device.spec, precision, recorded=recorded), moved, reservoirs=device,
         precision=precision, recorded=recorded, spread=spread, washout=100, loss=loss, probe=False,
     )  # fmt: skip
     forge(moved, "bias", lambda bias: bias + 10 * spread)

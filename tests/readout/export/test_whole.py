@@ -28,18 +28,16 @@ from reservoir_hw.readout import (
     random_embedding,
     sparse_esn_lm,
 )
-from reservoir_hw.readout.export.certificate import SHAPES, certify
-from reservoir_hw.readout.export.exporter import built
-from reservoir_hw.readout.export.plan import Plan
+from reservoir_hw.readout.export.exporter import SHAPES, built, certify
+from reservoir_hw.readout.export.graph import Plan
 from reservoir_hw.readout.export.segments import whole_plan
-from reservoir_hw.readout.export.simulated_network import SimulatedNetwork
+from reservoir_hw.readout.export.simulated_network import dense_network
 from reservoir_hw.readout.models.attention import NormalisedReadout
 from reservoir_hw.readout.models.gated import (
     DrivenCandidate,
     GatedRecurrence,
     SequenceClassifier,
     SettableCandidate,
-    TrainedCandidate,
 )
 
 pytestmark = pytest.mark.usefixtures("seeded")
@@ -54,11 +52,6 @@ def opened(stack: ExitStack, **options: Any) -> Esn:
     return cast(Esn, stack.enter_context(open_reservoir(settings)))
 
 
-def network_of(esn: Esn) -> SimulatedNetwork:
-    w = esn.weights
-    return SimulatedNetwork(w.recurrent(), w.W_in, w.bias, w.leak, esn.activation, esn.spec.dtype)
-
-
 def moving(model: Any, factor: float = 4.0) -> Any:
     with torch.no_grad():
         for parameter in model.parameters():
@@ -71,25 +64,25 @@ def laerc(esns: list[Esn]) -> LAERC:
     return moving(LAERC(VOCABULARY, WIDTH, layers))
 
 
-def case(kind: str, stack: ExitStack) -> tuple[Any, list[SimulatedNetwork]]:
-    """A model, and the networks in it."""
+def case(kind: str, stack: ExitStack) -> Any:
+    """A model."""
     if kind == "laerc":
         esns = [opened(stack, inputs=WIDTH, seed=seed) for seed in range(3)]
-        return laerc(esns), [network_of(esn) for esn in esns]
+        return laerc(esns)
     if kind == "sparse EsnLM":
-        return sparse_esn_lm(NODES, VOCABULARY, rank=5, connections=6, seed=0), []
+        return sparse_esn_lm(NODES, VOCABULARY, rank=5, connections=6, seed=0)
     if kind == "dense EsnLM":
-        return dense_esn_lm(NODES, VOCABULARY, train_input=True, seed=0), []
+        return dense_esn_lm(NODES, VOCABULARY, train_input=True, seed=0)
     if kind == "classifier":
         esn = opened(stack, inputs=3, dtype="float64")
-        return moving(SequenceClassifier(ReservoirLayer(esn, scale=0.5, offset=0.1, limit=0.6), 4)), [network_of(esn)]
+        return moving(SequenceClassifier(ReservoirLayer(esn, scale=0.5, offset=0.1, limit=0.6), 4))
     if kind == "driven gates":
         esn = opened(stack, inputs=3 + NODES)
         layer = ReservoirLayer(esn, limit=1.0)
-        return moving(SequenceClassifier(GatedRecurrence(DrivenCandidate(layer)), 4)), [network_of(esn)]
+        return moving(SequenceClassifier(GatedRecurrence(DrivenCandidate(layer)), 4))
     if kind == "settable gates":
         esn = opened(stack, inputs=3, dtype="float64")
-        return moving(GatedRecurrence(SettableCandidate(ReservoirLayer(esn, scale=2)))), [network_of(esn)]
+        return moving(GatedRecurrence(SettableCandidate(ReservoirLayer(esn, scale=2))))
     esn = opened(stack, inputs=VOCABULARY if kind == "one-hot low-rank" else WIDTH)
     embedding = OneHot(VOCABULARY) if kind == "one-hot low-rank" else random_embedding(VOCABULARY, WIDTH, seed=0)
     readout = {
@@ -97,7 +90,7 @@ def case(kind: str, stack: ExitStack) -> tuple[Any, list[SimulatedNetwork]]:
         "attention": lambda: AttentionReadout(NODES, 7, VOCABULARY),
         "one-hot low-rank": lambda: moving(NormalisedReadout(NODES, VOCABULARY, LowRankReadout(NODES, VOCABULARY, 5))),
     }[kind]()
-    return ReservoirLM(embedding, ReservoirLayer(esn, scale=1.5, limit=1.0), readout), [network_of(esn)]
+    return ReservoirLM(embedding, ReservoirLayer(esn, scale=1.5, limit=1.0), readout)
 
 
 KINDS = [
@@ -124,8 +117,8 @@ def given(model: Any, batch: int, steps: int) -> torch.Tensor:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_graph_is_the_model_on_its_simulated_reservoir(stack: ExitStack, kind: str) -> None:
-    model, networks = case(kind, stack)
-    plan = whole_plan(model, networks)
+    model = case(kind, stack)
+    plan = whole_plan(model)
     (session,) = built(plan, {})[1]
     certificate, _ = certify(plan, [session])
     assert certificate.segments[0].random_shapes == SHAPES
@@ -152,8 +145,8 @@ def test_the_graph_is_the_model_on_its_simulated_reservoir(stack: ExitStack, kin
 
 @pytest.mark.parametrize("kind", ["attention", "laerc", "dense EsnLM", "driven gates"])
 def test_int8_is_near_and_leaves_the_network_as_it_is(stack: ExitStack, kind: str) -> None:
-    model, networks = case(kind, stack)
-    plan = whole_plan(model, networks, "int8")
+    model = case(kind, stack)
+    plan = whole_plan(model, "int8")
     certificate, _ = certify(plan, built(plan, {})[1], bounded=False)
     (segment,) = certificate.segments
     assert 1e-4 < segment.error < 0.5
@@ -172,7 +165,7 @@ def test_ridge_on_every_kind_of_network(stack: ExitStack, activation: str, dtype
     states = esn.run(u)
     beside = u if input_connection else None
     readout = RidgeReadout(1e-3, input_connection=input_connection).fit(states, np.roll(u, 1, 1), beside)
-    plan = whole_plan(readout, [network_of(esn)], reservoir=esn)
+    plan = whole_plan(readout, reservoir=esn)
     (session,) = built(plan, {})[1]
     certify(plan, [session])
     got, last = run(plan, session, u, at_rest(plan, 1))
@@ -183,9 +176,9 @@ def test_ridge_on_every_kind_of_network(stack: ExitStack, activation: str, dtype
 
 def test_every_norm_has_a_shift(stack: ExitStack) -> None:
     """onnxruntime 1.16 aborts the process where it fuses a sum with a norm without one."""
-    model, networks = case("laerc", stack)
+    model = case("laerc", stack)
     assert model.blocks[0].norm_res.bias is None
-    (file,) = built(whole_plan(model, networks), {})[0].values()
+    (file,) = built(whole_plan(model), {})[0].values()
     norms = [node for node in onnx.load_from_string(file).graph.node if node.op_type == "LayerNormalization"]
     assert len(norms) == 3 * 4 + 1
     assert all(len(node.input) == 3 for node in norms)
@@ -193,11 +186,10 @@ def test_every_norm_has_a_shift(stack: ExitStack) -> None:
 
 def test_layers_that_share_a_network_store_it_once(stack: ExitStack) -> None:
     esn = opened(stack, inputs=WIDTH)
-    network = network_of(esn)
-    plan = whole_plan(laerc([esn, esn]), [network, network])
+    plan = whole_plan(laerc([esn, esn]))
     certify(plan, built(plan, {})[1])
     assert [one.reads for one in plan.carried] == ["state_0", "state_1"]
-    sparse = SimulatedNetwork(csr_array(np.diag([0.5, 0.25])), np.ones((2, 1)), leak=0.5)
+    sparse = dense_network(csr_array(np.diag([0.5, 0.25])), np.ones((2, 1)), 0.0, 0.5, "tanh", "float32")
     np.testing.assert_array_equal(sparse.W, np.diag([0.5, 0.25]))
     assert sum(name.endswith(".W") for name in plan.weights.arrays) == 1
 
@@ -218,21 +210,14 @@ def test_other_reservoirs_are_refused(stack: ExitStack, options: dict[str, Any])
     model = ReservoirLM(
         random_embedding(VOCABULARY, WIDTH, seed=0), ReservoirLayer(reservoir), LinearReadout(NODES, VOCABULARY)
     )
-    network = SimulatedNetwork(np.eye(NODES), np.ones((NODES, WIDTH)))
-    with pytest.raises(ConfigurationError, match="only a simulated esn without non-idealities"):
-        whole_plan(model, [network])
+    with pytest.raises(ConfigurationError, match=r"only a simulated esn in this process|has non-idealities"):
+        whole_plan(model)
 
 
-def test_networks_of_other_reservoirs_are_refused(stack: ExitStack) -> None:
-    model, (network,) = case("linear", stack)
-    with pytest.raises(ConfigurationError, match="1 reservoirs, but 0 networks"):
-        whole_plan(model, [])
-    with pytest.raises(ConfigurationError, match="network 0 has inputs 3, the reservoir of the model 8"):
-        whole_plan(model, [SimulatedNetwork(network.W, network.W_in[:, :3])])
-    with pytest.raises(ConfigurationError, match="dtype float64"):
-        whole_plan(model, [SimulatedNetwork(network.W, network.W_in, dtype="float64")])
-    # The right shapes, but other weights: found when the graph is compared with the model.
-    plan = whole_plan(model, [SimulatedNetwork(network.W, network.W_in, network.bias, network.leak * 0.99)])
+def test_other_weights_than_those_of_the_model_are_refused(stack: ExitStack) -> None:
+    model = case("linear", stack)
+    plan = whole_plan(model)
+    plan.weights.arrays["reservoir_0.leak"] = plan.weights.arrays["reservoir_0.leak"] * np.float32(0.99)
     with pytest.raises(ConfigurationError, match="differs from the model"):
         certify(plan, built(plan, {})[1])
 
@@ -242,32 +227,25 @@ def test_a_linear_readout_needs_its_reservoir(stack: ExitStack) -> None:
     states = esn.run(np.random.default_rng(0).uniform(-0.5, 0.5, (1, 300, 2)).astype(np.float32))
     readout = RidgeReadout(1e-3).fit(states, states[..., :1])
     with pytest.raises(ConfigurationError, match="does not know its reservoir"):
-        whole_plan(readout, [network_of(esn)])
+        whole_plan(readout)
     with pytest.raises(NotSolved):
-        whole_plan(RidgeReadout(1e-3), [network_of(esn)], reservoir=esn)
+        whole_plan(RidgeReadout(1e-3), reservoir=esn)
     other = opened(stack, inputs=2, nodes=7)
     with pytest.raises(ConfigurationError, match="the readout reads 40 features, the reservoir has 7 nodes"):
-        whole_plan(readout, [network_of(other)], reservoir=other)
+        whole_plan(readout, reservoir=other)
 
 
 HUGE = eye_array(30_000, format="csr")
 LARGE = EsnLM(EsnArrays(HUGE, csr_array((30_000, 3)).tocsc(), 0.5), LowRankReadout(30_000, 3, 2))
-GATES = GatedRecurrence(TrainedCandidate(3, 5))
 ONES = np.ones((3, 1))
 
 
 @pytest.mark.parametrize(
     ("use", "message"),
     [
-        (lambda: SimulatedNetwork(np.ones((3, 2)), ONES), r"W of a network of 3 nodes must be \(3, 3\)"),
-        (lambda: SimulatedNetwork(np.eye(3), ONES[:2]), r"W_in of a network of 3 nodes must be \(3, 1\)"),
-        (lambda: SimulatedNetwork(np.eye(3), ONES, leak=np.ones(2)), r"leak must be one number or \(3,\)"),
-        (lambda: SimulatedNetwork(np.eye(3), ONES, activation="sine"), "activation must be one of tanh, relu"),  # type: ignore[arg-type]
-        (lambda: SimulatedNetwork(np.eye(3), ONES, dtype="float16"), "dtype must be one of float32, float64"),  # type: ignore[arg-type]
-        (lambda: SimulatedNetwork(HUGE, ONES), "the recurrent matrix would take 3.4 GiB"),
+        (lambda: dense_network(HUGE, ONES, 0.0, 1.0, "tanh", "float32"), "the recurrent matrix would take 3.4 GiB"),
         (lambda: whole_plan(LARGE), r"the recurrent matrix would take 3.4 GiB .* export the segments"),
         (lambda: whole_plan(torch.nn.Linear(2, 2)), "a Linear cannot be exported with its reservoir inside"),
-        (lambda: whole_plan(GATES, [SimulatedNetwork(np.eye(5), np.ones((5, 3)))]), "0 reservoirs, but 1 networks"),
     ],
 )  # fmt: skip
 def test_refused(use: Any, message: str) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import shutil
+import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,6 +14,14 @@ import pytest
 
 # pytest-xdist sets it for its workers. Tables then have the same width with and without workers.
 os.environ.pop("COLUMNS", None)
+# Each process that a test starts would compile the package again, and each worker the asserts of all tests.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
+# What tests write lies in memory, where there is room and programs may be run: a sweep and a store wait for the disk at
+# each file, and most tests do little else.
+MEMORY = Path("/dev/shm")
+if MEMORY.is_dir() and shutil.disk_usage(MEMORY).free > 4e9 and not os.statvfs(MEMORY).f_flag & os.ST_NOEXEC:
+    os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(MEMORY))
 # Workers use devices of the same names: to the locks each worker is a host of its own.
 if worker := os.environ.get("PYTEST_XDIST_WORKER"):
     os.environ.setdefault("RESERVOIR_HW_LOCKS", str(Path(tempfile.gettempdir()) / f"reservoir_hw-locks-{worker}"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import shutil
 import sys
@@ -63,6 +64,12 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """The pages first: a worker of xdist reads all of them in turn, as they name the same ports."""
     items.sort(key=lambda item: item.path.name != "test_pages.py")
+
+
+def pytest_collection_finish() -> None:
+    """What was imported and collected stays to the end: no garbage collection in a test goes through it again."""
+    gc.collect()
+    gc.freeze()
 
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:

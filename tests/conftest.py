@@ -51,6 +51,8 @@ def no_pictures(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch)
     """Drawing takes longer than small experiments: they run as if the extra `report` were not there."""
     if "pictures" not in request.fixturenames:
         monkeypatch.setattr("reservoir_hw.experiment.run.report.have_report_extra", lambda: False)
+        if training := sys.modules.get("reservoir_hw.readout.training.folder"):
+            monkeypatch.setattr(training, "draw_losses", lambda rows, path: None)
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

@@ -55,12 +55,11 @@ def problem(path: str) -> str | None:
         # A module whose package is none would be an error.
         while length < len(parts) and _is_module(".".join(parts[: length + 1])):
             length += 1
-        module = ".".join(parts[:length])
-        here = import_module(module) if length < len(parts) else None
+        here = import_module(".".join(parts[:length])) if length < len(parts) else None
         for name in parts[length:]:
             here = getattr(here, name)
     except AttributeError:
-        return f"{module} has no {'.'.join(parts[length:])}"
+        return f"{'.'.join(parts[:length])} has no {'.'.join(parts[length:])}"
     except MissingExtra:
         return None
     except ModuleNotFoundError as error:

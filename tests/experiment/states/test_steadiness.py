@@ -17,7 +17,7 @@ def drive(kind: str, seed: int, steps: int) -> np.ndarray:
     u = random.uniform(-1, 1, steps)
     if kind == "slow":
         u[1:] *= 0.2
-        u = lfilter([1.0], [1.0, -0.99], u)
+        u = np.asarray(lfilter([1.0], [1.0, -0.99], u))
     if kind == "periodic":
         u = 0.8 * np.sin(2 * np.pi * np.arange(steps) / 97.3)
     if kind == "growing":

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import os
+import shutil
+import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,6 +15,14 @@ import pytest
 
 # pytest-xdist sets it for its workers. Tables then have the same width with and without workers.
 os.environ.pop("COLUMNS", None)
+# Each process that a test starts would compile the package again, and each worker the asserts of all tests.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
+# What tests write lies in memory, where there is room and programs may be run: a sweep and a store wait for the disk at
+# each file, and most tests do little else.
+MEMORY = Path("/dev/shm")
+if MEMORY.is_dir() and shutil.disk_usage(MEMORY).free > 4e9 and not os.statvfs(MEMORY).f_flag & os.ST_NOEXEC:
+    os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(MEMORY))
 # Workers use devices of the same names: to the locks each worker is a host of its own.
 if worker := os.environ.get("PYTEST_XDIST_WORKER"):
     os.environ.setdefault("RESERVOIR_HW_LOCKS", str(Path(tempfile.gettempdir()) / f"reservoir_hw-locks-{worker}"))
@@ -40,6 +51,8 @@ def no_pictures(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch)
     """Drawing takes longer than small experiments: they run as if the extra `report` were not there."""
     if "pictures" not in request.fixturenames:
         monkeypatch.setattr("reservoir_hw.experiment.run.report.have_report_extra", lambda: False)
+        if training := sys.modules.get("reservoir_hw.readout.training.folder"):
+            monkeypatch.setattr(training, "draw_losses", lambda rows, path: None)
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
@@ -53,6 +66,12 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """The pages first: a worker of xdist reads all of them in turn, as they name the same ports."""
     items.sort(key=lambda item: item.path.name != "test_pages.py")
+
+
+def pytest_collection_finish() -> None:
+    """What was imported and collected stays to the end: no garbage collection in a test goes through it again."""
+    gc.collect()
+    gc.freeze()
 
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:

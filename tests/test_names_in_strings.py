@@ -1,12 +1,10 @@
 """Dotted paths of this package in texts: each must lead to what it names, for nothing else fails when it moves.
 
-Texts are the string literals of the package, of its tests, benchmarks, examples and tools, and the whole of the
-documentation and of pyproject.toml.
+Texts are the package, its tests, benchmarks, examples and tools, the documentation and pyproject.toml.
 """
 
 from __future__ import annotations
 
-import ast
 import re
 from collections.abc import Iterator
 from functools import cache
@@ -14,6 +12,7 @@ from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 
+from reservoir_hw.core.errors import MissingExtra
 from reservoir_hw.core.registry import BUILT_IN
 
 ROOT = Path(__file__).parent.parent
@@ -50,18 +49,17 @@ def problem(path: str) -> str | None:
     """Why a path leads nowhere, None if it leads somewhere."""
     parts = path.split(".")
     length = 1
-    # A module whose package is none would be an error.
-    while length < len(parts) and _is_module(".".join(parts[: length + 1])):
-        length += 1
-    if length == len(parts):
-        return None
-    module = ".".join(parts[:length])
     try:
-        here = import_module(module)
+        # A module whose package is none would be an error.
+        while length < len(parts) and _is_module(".".join(parts[: length + 1])):
+            length += 1
+        here = import_module(".".join(parts[:length])) if length < len(parts) else None
         for name in parts[length:]:
             here = getattr(here, name)
     except AttributeError:
-        return f"{module} has no {'.'.join(parts[length:])}"
+        return f"{'.'.join(parts[:length])} has no {'.'.join(parts[length:])}"
+    except MissingExtra:
+        return None
     except ModuleNotFoundError as error:
         # An extra that is not installed here.
         return None if error.name and not error.name.startswith("reservoir_hw") else str(error)
@@ -75,22 +73,10 @@ def _is_module(name: str) -> bool:
         return False
 
 
-def strings_of(text: str) -> Iterator[tuple[int, str]]:
-    """String literals of a Python file with their lines; the parts of an f-string one by one."""
-    for node in ast.walk(ast.parse(text)):
-        if isinstance(node, ast.Constant) and isinstance(node.value, str):
-            yield node.lineno, node.value
-
-
 def texts() -> Iterator[tuple[str, str]]:
-    """Where a text stands, and the text."""
-    here = Path(__file__)
-    for folder in CODE:
-        for file in sorted((ROOT / folder).rglob("*.py")):
-            if file != here:
-                for line, text in strings_of(file.read_text(encoding="utf-8")):
-                    yield f"{file.relative_to(ROOT)}:{line}", text
-    for file in [ROOT / "pyproject.toml", ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]:
+    """Where a line stands, and the line."""
+    code = [file for folder in CODE for file in sorted((ROOT / folder).rglob("*.py")) if file != Path(__file__)]
+    for file in [*code, ROOT / "pyproject.toml", ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]:
         for line, text in enumerate(file.read_text(encoding="utf-8").splitlines(), start=1):
             yield f"{file.relative_to(ROOT)}:{line}", text
 

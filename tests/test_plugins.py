@@ -108,6 +108,7 @@ def test_the_command_line_lists_and_checks_it(site: Path) -> None:
     assert checked.returncode == 0, checked.stderr
 
 
+@pytest.mark.slow
 def test_the_documented_readout_from_training_to_the_edge(site: Path) -> None:
     def command(*arguments: str) -> dict[str, Any]:
         done = run_in(site, "-m", "reservoir_hw.cli", *arguments, "--json")

@@ -87,7 +87,6 @@ print(cores(), torch.get_num_threads(), os.environ.get("GOMP_SPINCOUNT"))
 @pytest.mark.parametrize(
     ("environment", "expected"),
     [
-        ({"OMP_NUM_THREADS": "1"}, "1 1 300"),
         ({"OMP_NUM_THREADS": "1,2"}, "1 1 300"),
         ({"OMP_NUM_THREADS": "1", "NUMBA_NUM_THREADS": "1", "GOMP_SPINCOUNT": "7"}, "1 1 7"),
         ({"OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "active"}, "1 1 None"),

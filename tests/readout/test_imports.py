@@ -55,6 +55,7 @@ def test_nothing_is_loaded_that_is_not_needed(part: str) -> None:
 def test_names() -> None:
     for name in reservoir_hw.readout.__all__:
         assert getattr(reservoir_hw.readout, name).__doc__, name
+    rooms = reservoir_hw.readout
     with pytest.raises(AttributeError, match="no attribute 'Perceptron'"):
-        _ = reservoir_hw.readout.Perceptron
+        _ = rooms.Perceptron
     assert said(MISSING) == "MissingExtra LowRankReadout needs torch: pip install 'reservoir-hw[train]'\n"

@@ -71,8 +71,7 @@ def process(script: str, *arguments: str) -> Iterator[subprocess.Popen[str]]:
             child.kill()
 
 
-@pytest.mark.parametrize("scheme", ["tcp", "ipc", "unix"])
-@pytest.mark.parametrize("credits", [1, 4])
+@pytest.mark.parametrize(("scheme", "credits"), [("tcp", 1), ("ipc", 4), ("unix", 1), ("unix", 4)])
 def test_a_server_that_is_killed_in_a_run(scheme: str, credits: int) -> None:
     u = inputs(100)
     with contextlib.ExitStack() as stack:

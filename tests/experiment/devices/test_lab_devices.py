@@ -84,8 +84,7 @@ def test_a_device_that_still_remembers_says_so() -> None:
         assert memory_of(device, 30).steps is None
 
 
-@pytest.mark.parametrize("scaling", [1.0, 1.5])
-@pytest.mark.parametrize("out_of_range", ["error", "clip"])
+@pytest.mark.parametrize(("scaling", "out_of_range"), [(1.0, "error"), (1.5, "error"), (1.5, "clip")])
 def test_a_range_holds_behind_a_mask(scaling: float, out_of_range: str, tmp_path: Path) -> None:
     """The modulator breaks beyond 0 to 5 V: whatever looks at the device keeps within."""
     mask = {"kind": "uniform", "scaling": scaling, "offset": 2.5, "seed": 3}

@@ -6,6 +6,7 @@ import re
 
 import numpy as np
 import pytest
+from scipy.signal import lfilter
 
 from reservoir_hw.experiment.states.watch import Steadiness
 
@@ -15,8 +16,8 @@ def drive(kind: str, seed: int, steps: int) -> np.ndarray:
     random = np.random.default_rng(seed)
     u = random.uniform(-1, 1, steps)
     if kind == "slow":
-        for t in range(1, steps):
-            u[t] = 0.99 * u[t - 1] + 0.2 * u[t]
+        u[1:] *= 0.2
+        u = np.asarray(lfilter([1.0], [1.0, -0.99], u))
     if kind == "periodic":
         u = 0.8 * np.sin(2 * np.pi * np.arange(steps) / 97.3)
     if kind == "growing":
@@ -30,10 +31,7 @@ def answers(u: np.ndarray, seed: int, *, noise: float, relax: float = 0.5) -> np
     """States (time, 10) of leaky nodes that saturate, with noise in parts of their deviation."""
     random = np.random.default_rng(seed + 1000)
     weights, offsets = 1.5 * random.normal(size=10), random.normal(size=10)
-    x, state = np.empty((len(u), 10)), np.zeros(10)
-    for t, value in enumerate(u[:, 0]):
-        state = (1 - relax) * state + relax * np.tanh(weights * value + offsets)
-        x[t] = state
+    x = np.asarray(lfilter([relax], [1.0, relax - 1], np.tanh(weights * u + offsets), axis=0))
     return x + noise * x.std(axis=0) * random.normal(size=x.shape)
 
 

@@ -168,25 +168,18 @@ def test_importances_and_their_figure(make: Make) -> None:
     assert (found.folder / "figures/importance.png").is_file()
 
 
-@pytest.mark.parametrize(("sampler", "number"), [("tpe", 12), pytest.param("random", 12, marks=pytest.mark.slow)])
-def test_continued_is_uninterrupted(make: Make, sampler: str, number: int) -> None:
-    whole = sweep(make(trials=number, sampler=sampler), name="whole")
-    sweep(make(trials=number - 2, sampler=sampler), name="parts")
-    parts = sweep(make(trials=number, sampler=sampler), name="parts")
-    assert [trial.values for trial in parts.trials] == [trial.values for trial in whole.trials]
-    assert [trial.objective for trial in parts.trials] == [trial.objective for trial in whole.trials]
+@pytest.mark.parametrize("sampler", ["tpe", pytest.param("random", marks=pytest.mark.slow)])
+def test_continued_and_interrupted_are_uninterrupted(make: Make, monkeypatch: pytest.MonkeyPatch, sampler: str) -> None:
+    """What was cut off is drawn again, also among the trials that learn from those before."""
+    whole = sweep(make(trials=12, sampler=sampler), name="whole")
+    sweep(make(trials=10, sampler=sampler), name="parts")
+    continued = sweep(make(trials=12, sampler=sampler), name="parts")
     other = sweep(make(trials=1, sampler=sampler, seed=1), name="other")
     assert other.trials[0].values not in [trial.values for trial in whole.trials]
     # Nothing is left to do, and fewer are wanted than are there.
     again = sweep(make(), name="parts", trials=2)
-    assert again.counts["complete"] == number
-    assert again.best == parts.best
-
-
-@pytest.mark.parametrize("sampler", ["tpe", pytest.param("random", marks=pytest.mark.slow)])
-def test_interrupted_is_uninterrupted(make: Make, monkeypatch: pytest.MonkeyPatch, sampler: str) -> None:
-    """What was cut off is drawn again, also among the trials that learn from those before."""
-    whole = sweep(make(trials=12, sampler=sampler), name="whole")
+    assert again.counts["complete"] == 12
+    assert again.best == continued.best
     run, calls = Esn._run, []
 
     def interrupted(self: Esn, *arguments: Any) -> Any:
@@ -202,11 +195,12 @@ def test_interrupted_is_uninterrupted(make: Make, monkeypatch: pytest.MonkeyPatc
         steps, calls[:] = len(calls), []
         for _ in range(2):
             with pytest.raises(KeyboardInterrupt):
-                sweep(make(trials=12, sampler=sampler), name="parts")
-    parts = sweep(make(trials=12, sampler=sampler), name="parts")
-    assert parts.counts["died"] == 2
-    assert [trial.values for trial in parts.complete] == [trial.values for trial in whole.trials]
-    assert [trial.objective for trial in parts.complete] == [trial.objective for trial in whole.trials]
+                sweep(make(trials=12, sampler=sampler), name="cut")
+    cut = sweep(make(trials=12, sampler=sampler), name="cut")
+    assert cut.counts["died"] == 2
+    for trials in (continued.trials, cut.complete):
+        assert [trial.values for trial in trials] == [trial.values for trial in whole.trials]
+        assert [trial.objective for trial in trials] == [trial.objective for trial in whole.trials]
 
 
 def test_fewer_trials_than_are_there(make: Make) -> None:

@@ -131,6 +131,10 @@ def test_what_is_no_digest(digest: str, tmp_path: Path) -> None:
     assert done.exit_code == 2
     (line,) = done.stderr.splitlines()
     assert "is no digest of a bundle to expect: take the 64 hexadecimal digits" in line
+
+
+def test_capitals_are_digits_too(tmp_path: Path) -> None:
+    bundle = case().forge(tmp_path / "model")
     done = CliRunner().invoke(app, ["infer", str(bundle), "--expect", "A" * 64], input="")
     assert (done.exit_code, done.stdout) == (2, "")
     assert re.fullmatch(rf"error: .*its sha256 is [0-9a-f]{{64}}, and {'a' * 64} was expected\n", done.stderr)

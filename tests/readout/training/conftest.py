@@ -13,3 +13,8 @@ def one_thread() -> Iterator[None]:
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(threads)
+
+
+@pytest.fixture(autouse=True)
+def _drawn_where_a_test_looks(no_pictures: None) -> None:
+    """The figure of the losses is for tests that ask for `pictures`."""

@@ -184,7 +184,7 @@ def test_more_patience_goes_on_after_an_early_stop(tmp_path: Path) -> None:
     assert again.steps == result.steps
 
 
-def test_folder(tmp_path: Path) -> None:
+def test_folder(pictures: None, tmp_path: Path) -> None:
     rows: list[Progress] = []
     model = SmallModel()
     result = train(model, TRAIN, VALID, options=options(), folder=tmp_path / "deep" / "run", progress=rows.append)

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from reservoir_hw.cli import serve_check
 from reservoir_hw.cli.options import InputsOption, SetOption
+from reservoir_hw.cli.serve_check import look, must_be_alone
 from reservoir_hw.core.errors import ConfigurationError, extra
 from reservoir_hw.core.interrupts import StopOnSignals
 
@@ -89,8 +89,8 @@ def serve(
     wrong address, 3 if there is no device.
     """
     if check is not None:
-        serve_check.must_be_alone(ctx)
-        serve_check.look(check, control, junit, as_json=json)
+        must_be_alone(ctx)
+        look(check, control, junit, as_json=json)
         return
     if file is None:
         raise ConfigurationError("name what to serve, FILE, or a server to look at, --check ADDRESS")

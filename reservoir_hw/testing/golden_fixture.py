@@ -23,7 +23,7 @@ from reservoir_hw.measures.comparison import (
     compare_repeats,
     spread_of,
 )
-from reservoir_hw.testing import golden
+from reservoir_hw.testing.golden import read, record
 
 FOLDER = "golden_traces"
 
@@ -93,7 +93,7 @@ class GoldenTraces:
             return None
         if not path.exists():
             raise ConfigurationError(f"there is no golden trace {path}; --update-golden-traces records it")
-        trace = golden.read(path)
+        trace = read(path)
         trace.check(self._declared, any_device=any_device)
         if not np.array_equal(trace.inputs, u[0].astype(trace.spec.numpy_dtype)):
             raise ConfigurationError(f"{path} was recorded with other inputs; --update-golden-traces records it anew")
@@ -134,7 +134,7 @@ def _replace(reservoir: Reservoir, u: np.ndarray, path: Path) -> None:
     new, old = path.with_name(f"{path.name}.new"), path.with_name(f"{path.name}.old")
     shutil.rmtree(new, ignore_errors=True)
     try:
-        golden.record(reservoir, u, new)
+        record(reservoir, u, new)
     except BaseException:
         shutil.rmtree(new, ignore_errors=True)
         raise

@@ -10,7 +10,7 @@ from reservoir_hw.core.functions import import_function
 from reservoir_hw.core.hil import HilConfig, call, run
 from reservoir_hw.core.reservoir_config import ReservoirConfig
 from reservoir_hw.core.spec import ReservoirSpec
-from reservoir_hw.testing import golden
+from reservoir_hw.testing.golden import read
 
 
 def check(hil: HilConfig, spec: ReservoirSpec) -> int:
@@ -34,7 +34,7 @@ def check(hil: HilConfig, spec: ReservoirSpec) -> int:
     if hil.golden is None:
         return 0
     try:
-        trace = golden.read(hil.golden)
+        trace = read(hil.golden)
         trace.check_widths(spec)
     except ConfigurationError as error:
         raise ConfigurationError(f"hil.golden: {error}") from error

@@ -33,7 +33,7 @@ _VALIDATION: dict[str, Any] = {
 }  # fmt: skip
 
 
-def tables(rows: Sequence[Row], level: str, unit: str | None) -> list[Table]:
+def tables_of(rows: Sequence[Row], level: str, unit: str | None) -> list[Table]:
     """Metrics on the test part, rows of one label averaged, and the first sample of each."""
     labels = by_label(rows)
     known = {name for row in rows for name in row.evaluation.metrics}
@@ -64,7 +64,7 @@ def tables(rows: Sequence[Row], level: str, unit: str | None) -> list[Table]:
     return found
 
 
-def figures(rows: Sequence[Row]) -> dict[str, Figure]:
+def figures_of(rows: Sequence[Row]) -> dict[str, Figure]:
     """Figures by file stem: of the training, and of the test loss where several models were trained."""
     trained = by_label([row for row in rows if "training/step" in row.evaluation.arrays])
     found: dict[str, Figure] = {}

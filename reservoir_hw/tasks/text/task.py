@@ -24,7 +24,6 @@ from reservoir_hw.tasks.task import (
     checked_outputs,
     cross_entropy_of,
 )
-from reservoir_hw.tasks.text import report
 from reservoir_hw.tasks.text.corpus import (
     LINE,
     SPACE,
@@ -35,6 +34,7 @@ from reservoir_hw.tasks.text.corpus import (
     read_text,
     trained_byte_pairs,
 )
+from reservoir_hw.tasks.text.report import figures_of, tables_of
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -222,11 +222,11 @@ class Text(Task):
 
     def tables(self, rows: Sequence[Row]) -> list[Table]:
         """Losses beside the number of trained weights, and samples of what language models write."""
-        return report.tables(rows, self.level, self.unit)
+        return tables_of(rows, self.level, self.unit)
 
     def figures(self, rows: Sequence[Row]) -> dict[str, Figure]:
         """Losses over the training, and of the test over the number of trained weights."""
-        return report.figures(rows)
+        return figures_of(rows)
 
     def _encoded(self, part: str, text: str) -> Corpus:
         text = text.lower() if self.lower else text

@@ -37,11 +37,11 @@ CHUNKS = (20 << 10, 256 << 10, 1 << 20, 4 << 20)
 SERVER = """
 import sys
 import numpy as np
-from reservoir_hw.emulators.scpi.arguments import Block, definite_block
+from reservoir_hw.emulators.scpi.messages import Block, definite_block
 from reservoir_hw.emulators.scpi.instrument import ScpiDevice
 from reservoir_hw.emulators.scpi.tree import command, query
-from reservoir_hw.emulators.servers.hislip import HislipServer
-from reservoir_hw.emulators.servers.socket import SocketServer
+from reservoir_hw.emulators.servers import HislipServer
+from reservoir_hw.emulators.servers import SocketServer
 
 RECORD = (np.arange(1_000_000) % 65_536).astype("<u2")
 

@@ -40,7 +40,7 @@ from reservoir_hw.drivers.serial.frames import (
     stuffed,
     unstuffed,
 )
-from reservoir_hw.emulators.virtual_nodes import SCALE, VirtualNodes
+from reservoir_hw.emulators.board.board import SCALE, VirtualNodes
 
 FIRMWARE = Path(reservoir_hw.hardware.__file__).parent / "board_serial"
 NODES, STEPS_A_FRAME, STEPS_A_ROUND = 50, 40, 2000

@@ -15,7 +15,7 @@ from typing import Any, Self
 import numpy as np
 
 from reservoir_hw.drivers.serial.frames import ANSWER, NAK, Frame, Operation, checked, frame_of, stuffed
-from reservoir_hw.emulators.virtual_nodes import SCALE, VirtualNodes
+from reservoir_hw.emulators.board.board import SCALE, VirtualNodes
 
 Change = Callable[[bytes], bytes]
 """From what an honest board would put on the line to what is put there instead."""

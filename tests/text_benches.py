@@ -11,14 +11,14 @@ import numpy as np
 
 from reservoir_hw.core.configuration import Document, validate
 from reservoir_hw.emulators.bench import EventLog
+from reservoir_hw.emulators.board.board import ONE, SCALE, VirtualNodes
 from reservoir_hw.emulators.board.faults import BoardFaultPlan
 from reservoir_hw.emulators.board.line import Line, emulated_board
 from reservoir_hw.emulators.board.text import TextBoard
 from reservoir_hw.emulators.faults import FaultPlan
-from reservoir_hw.emulators.physics.film import Film, FilmConfig
-from reservoir_hw.emulators.smu.bench import STEP_S, Clock
+from reservoir_hw.emulators.physics.devices import Film, FilmConfig
 from reservoir_hw.emulators.smu.lab import FilmLab, film_lab
-from reservoir_hw.emulators.virtual_nodes import ONE, SCALE, VirtualNodes
+from reservoir_hw.emulators.smu.source import STEP_S, Clock
 
 NODES = 5
 DIGITS = 5

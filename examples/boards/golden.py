@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from reservoir_hw.emulators.virtual_nodes import SCALE, VirtualNodes
+from reservoir_hw.emulators.board.board import SCALE, VirtualNodes
 
 _device: VirtualNodes | None = None
 

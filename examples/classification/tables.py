@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 
 from examples.kept_rows import KeptRows, chosen, found, keep, replace_tables, table
-from reservoir_hw.tasks.classification import wilson_interval
+from reservoir_hw.tasks.report import wilson_interval
 
 HERE = Path(__file__).resolve().parent
 UTTERANCES = 370

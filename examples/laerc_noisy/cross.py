@@ -21,7 +21,7 @@ from reservoir_hw.backends.simulated.nonidealities.configuration import Nonideal
 from reservoir_hw.backends.simulated.reservoir import SimulatedConfig
 from reservoir_hw.experiment.deploy.trained import TrainedRow, trained_row
 from reservoir_hw.experiment.run.by_gradients import model_of, opened_model
-from reservoir_hw.experiment.run.text_plan import gradient_of
+from reservoir_hw.experiment.run.text_training import gradient_of
 from reservoir_hw.readout.models.token_model import evaluating
 from reservoir_hw.readout.training import load_weights
 from reservoir_hw.tasks.task import Tokens

@@ -30,8 +30,7 @@ from reservoir_hw.core.errors import (
 from reservoir_hw.core.reservoir import Reservoir
 from reservoir_hw.core.reservoir_config import ReservoirConfig
 from reservoir_hw.core.spec import Identity, ReservoirSpec, ResetPolicy
-from reservoir_hw.drivers.encodings import encoding_of
-from reservoir_hw.drivers.error_codes import printable
+from reservoir_hw.drivers.codes import encoding_of, printable
 
 log = logging.getLogger(__name__)
 

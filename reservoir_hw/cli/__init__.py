@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from reservoir_hw import __version__
-from reservoir_hw.cli.errors import CommandGroup
+from reservoir_hw.cli.options import CommandGroup
 from reservoir_hw.core.interrupts import interrupt
 
 app = typer.Typer(
@@ -55,47 +55,39 @@ def _common(
 
 from reservoir_hw.cli import (  # noqa: E402
     bench,
-    blimp,
     bundle,
     check,
     compare,
     conform,
     device,
     emulate,
-    evaluate,
-    export,
-    harvest,
     infer,
-    init,
-    list_kinds,
     measure,
     run,
-    schema,
     serve,
-    sweep,
     trace,
 )
 
-app.command("init")(init.init)
+app.command("init")(check.init)
 app.command("check")(check.check)
 app.command("run")(run.run)
-app.command("sweep")(sweep.sweep)
-app.command("harvest")(harvest.harvest)
+app.command("sweep")(run.sweep)
+app.command("harvest")(run.harvest)
 app.command("measure")(measure.measure)
 app.command("bench")(bench.bench)
 app.command("compare")(compare.compare)
 app.command("conform")(conform.conform)
-app.command("evaluate")(evaluate.evaluate)
-app.command("blimp")(blimp.blimp)
-app.command("export")(export.export)
+app.command("evaluate")(run.evaluate)
+app.command("blimp")(run.blimp)
+app.command("export")(bundle.export)
 app.command("infer")(infer.infer)
-app.command("schema")(schema.schema)
+app.command("schema")(check.schema)
 app.add_typer(trace.app, name="trace")
 app.add_typer(bundle.app, name="bundle")
 app.add_typer(device.app, name="device")
 app.command("serve")(serve.serve)
 app.add_typer(emulate.app, name="emulate")
-app.command("list")(list_kinds.list_kinds)
+app.command("list")(check.list_kinds)
 
 
 def main() -> None:

@@ -1,15 +1,18 @@
-"""`reservoir-hw check`."""
+"""Commands about files: `reservoir-hw init`, `check`, `schema`, `list`."""
 
 from __future__ import annotations
 
 import os
+import sys
 from dataclasses import asdict
-from typing import Annotated
+from pathlib import Path
+from typing import Annotated, Literal
 
 import typer
 
 from reservoir_hw.cli.options import JsonOption, ReservoirOption, SetOption, StrictOption
 from reservoir_hw.cli.show import own_stdout, print_json, print_tables, say
+from reservoir_hw.core.errors import ConfigurationError
 
 
 def check(
@@ -77,3 +80,92 @@ def check(
     typer.echo(str(cost))
     if cost.on_device is not None:
         typer.echo(f"A run takes {cost.on_device}")
+
+
+# ---- `reservoir-hw init`.
+
+
+def init(
+    path: Annotated[Path, typer.Argument(help="File to write.")] = Path("experiment.yaml"),
+    data: Annotated[
+        str | None, typer.Option(metavar="FILE", help="Your own data: a file, or a glob in quotes, a series each.")
+    ] = None,
+    targets: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME", help="Column or array to learn; several times for several. (default: the last)"),
+    ] = None,
+    labels: Annotated[
+        str | None, typer.Option(metavar="FILE", help="A table with the class of each file of the data.")
+    ] = None,
+    json: JsonOption = False,
+) -> None:
+    """Write a commented experiment file that runs as it is: on a benchmark, or on your own data.
+
+    The columns of a file are looked at, and each guess stands in a comment. In a terminal it asks for a file where
+    --data names none.
+    """
+    if path.exists():
+        raise ConfigurationError(f"{path} exists already; name another file, or delete it first")
+    if data is None and (targets or labels):
+        raise ConfigurationError("--targets and --labels say what is in the file of --data: name it")
+    if data is None and not json and sys.stdin.isatty():
+        data = typer.prompt("A file of your own data (empty: a benchmark)", default="", show_default=False) or None
+        if data is not None:
+            said = typer.prompt("What is to be learned (empty: the last column)", default="", show_default=False)
+            targets = [name.strip() for name in said.split(",") if name.strip()]
+    if data is None:
+        from importlib.resources import files
+
+        template = files("reservoir_hw.experiment.run").joinpath("template.yaml").read_text(encoding="utf-8")
+        text = template.replace("{path}", str(path))
+    else:
+        from reservoir_hw.tasks.data.first_file import first_file
+
+        text = first_file(path, data, targets or (), labels)
+    try:
+        with path.open("x", encoding="utf-8") as file:
+            file.write(text)
+    except OSError as error:
+        raise ConfigurationError(f"{path} cannot be written: {error.strerror or error}") from None
+    if json:
+        print_json({"written": str(path)})
+    else:
+        typer.echo(f"Wrote {path}. Now: reservoir-hw run {path}")
+
+
+# ---- `reservoir-hw schema`.
+
+
+def schema(json: JsonOption = True) -> None:
+    """Print the JSON schema of experiment files, with every kind that is installed, for editors."""
+    from reservoir_hw.experiment.configuration.experiment import schema as experiment_schema
+
+    print_json(experiment_schema())
+
+
+# ---- `reservoir-hw list`.
+
+
+def list_kinds(
+    group: Annotated[
+        Literal["backends", "readouts", "tasks", "baselines", "instruments"],
+        typer.Argument(help="Which kinds to list."),
+    ],
+    json: JsonOption = False,
+) -> None:
+    """List the kinds that a configuration can name, built in and from other installed packages."""
+    from reservoir_hw.core.errors import ConfigurationError
+    from reservoir_hw.core.registry import available
+    from reservoir_hw.tasks.task import Table
+
+    rows = []
+    for kind, plugin in sorted(available(group).items()):
+        try:
+            about = (plugin.load().__doc__ or "").strip().partition("\n")[0]
+        except ConfigurationError as error:
+            about = f"broken: {error}"
+        rows.append([kind, plugin.origin, about])
+    if json:
+        print_json([dict(zip(("kind", "package", "about"), row, strict=True)) for row in rows])
+    else:
+        print_tables([Table(group, ["kind", "package", "about"], rows, "" if rows else "none installed")])

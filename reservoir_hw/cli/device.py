@@ -10,8 +10,7 @@ from typing import Annotated
 
 import typer
 
-from reservoir_hw.cli.errors import DEVICE
-from reservoir_hw.cli.options import InputRangeOption, InputsOption, JsonOption, SetOption
+from reservoir_hw.cli.options import DEVICE, InputRangeOption, InputsOption, JsonOption, SetOption
 from reservoir_hw.cli.show import own_stdout, print_facts, print_json, progress_bar, say
 from reservoir_hw.core.errors import ConfigurationError, extra
 

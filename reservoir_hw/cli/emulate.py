@@ -19,10 +19,9 @@ if TYPE_CHECKING:
     from reservoir_hw.core.configuration import ConfigT
     from reservoir_hw.emulators.bench import BenchConfig, Cable
     from reservoir_hw.emulators.lab import Dialect, Lab
-    from reservoir_hw.emulators.physics.devices import Model
-    from reservoir_hw.emulators.physics.film import FilmConfig
-    from reservoir_hw.emulators.smu.bench import Clock
+    from reservoir_hw.emulators.physics.devices import FilmConfig, Model
     from reservoir_hw.emulators.smu.lab import FilmLab
+    from reservoir_hw.emulators.smu.source import Clock
 
 app = typer.Typer(help="Emulated instruments, where there is no bench.", no_args_is_help=True)
 
@@ -116,7 +115,7 @@ def _film(
     dut: str | None, clock: str | None, port: int, log: Path | None, faults: Path | None, out: Path | None, json: bool
 ) -> None:
     from reservoir_hw.emulators.faults import FaultPlan
-    from reservoir_hw.emulators.physics.film import FilmConfig
+    from reservoir_hw.emulators.physics.devices import FilmConfig
     from reservoir_hw.emulators.smu.lab import film_lab
 
     clocks: dict[str | None, Clock] = {None: "steps", "steps": "steps", "wall": "wall"}

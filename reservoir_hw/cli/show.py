@@ -52,7 +52,7 @@ def say(text: str) -> None:
 
 def print_json(value: Any) -> None:
     """Indented JSON on standard output."""
-    from reservoir_hw.experiment.run.folder import to_json
+    from reservoir_hw.experiment.run.result import to_json
 
     typer.echo(to_json(value))
 

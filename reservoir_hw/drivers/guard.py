@@ -21,7 +21,7 @@ from pydantic import TypeAdapter
 
 from reservoir_hw.core.errors import DeviceFault, ReservoirError
 from reservoir_hw.core.locks import guard_lock
-from reservoir_hw.drivers.commands.instrument import TextInstrument
+from reservoir_hw.drivers.commands import TextInstrument
 from reservoir_hw.drivers.visa.roles import SafeState
 
 _READY = "ready"

@@ -14,9 +14,8 @@ from numpy.typing import NDArray
 
 from reservoir_hw.emulators.bench import SOURCE_OHM, OutputSettings, VirtualBench, Waveform
 from reservoir_hw.emulators.physics.signals import Interpolation
-from reservoir_hw.emulators.scpi.arguments import Boolean, Keyword
 from reservoir_hw.emulators.scpi.instrument import ScpiDevice
-from reservoir_hw.emulators.scpi.messages import ScpiError
+from reservoir_hw.emulators.scpi.messages import Boolean, Keyword, ScpiError
 from reservoir_hw.emulators.scpi.tree import channel_of, command, setting
 
 OPEN_CIRCUIT_V = 10.0

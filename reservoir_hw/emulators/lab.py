@@ -14,10 +14,9 @@ from reservoir_hw.emulators.faults import Fault, FaultPlan, FaultyInstrument
 from reservoir_hw.emulators.keysight.digitizer import InfiniiVision
 from reservoir_hw.emulators.keysight.generator import Keysight33512B
 from reservoir_hw.emulators.physics.devices import Ikeda
-from reservoir_hw.emulators.red_pitaya.board import RedPitaya
+from reservoir_hw.emulators.red_pitaya import RedPitaya
 from reservoir_hw.emulators.scpi.instrument import MessageDevice
-from reservoir_hw.emulators.servers.hislip import HislipServer
-from reservoir_hw.emulators.servers.socket import SocketServer
+from reservoir_hw.emulators.servers import HislipServer, SocketServer
 from reservoir_hw.emulators.tektronix.digitizer import Mso54
 from reservoir_hw.emulators.tektronix.generator import Afg3152C
 

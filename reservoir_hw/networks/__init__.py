@@ -2,11 +2,9 @@
 
 from typing import TYPE_CHECKING
 
-from reservoir_hw.core.lazy import lazy_names
+from reservoir_hw.core.registry import lazy_names
 
 if TYPE_CHECKING:
-    from reservoir_hw.networks.gated_weights import GatedWeights as GatedWeights
-    from reservoir_hw.networks.gated_weights import draw_gated_weights as draw_gated_weights
     from reservoir_hw.networks.language_weights import EsnArrays as EsnArrays
     from reservoir_hw.networks.language_weights import dense_esn_weights as dense_esn_weights
     from reservoir_hw.networks.language_weights import norm_scaled_weights as norm_scaled_weights
@@ -22,6 +20,8 @@ if TYPE_CHECKING:
     from reservoir_hw.networks.topologies import ScaleFree as ScaleFree
     from reservoir_hw.networks.topologies import SmallWorld as SmallWorld
     from reservoir_hw.networks.weights import EsnWeights as EsnWeights
+    from reservoir_hw.networks.weights import GatedWeights as GatedWeights
+    from reservoir_hw.networks.weights import draw_gated_weights as draw_gated_weights
     from reservoir_hw.networks.weights import draw_weights as draw_weights
 
 __getattr__, __dir__ = lazy_names(__name__)

@@ -18,9 +18,8 @@ from numpy.typing import NDArray
 from reservoir_hw.core.errors import ConfigurationError
 from reservoir_hw.core.seeds import generator
 from reservoir_hw.core.validation import number_in, whole_number
-from reservoir_hw.networks.random_matrices import Matrix, draw_leak, scipy_sparse
-from reservoir_hw.networks.spectral_radius import scale_to
-from reservoir_hw.networks.spectral_radius import spectral_radius as radius_of
+from reservoir_hw.networks.random_matrices import Matrix, draw_leak, scale_to, scipy_sparse
+from reservoir_hw.networks.random_matrices import spectral_radius as radius_of
 from reservoir_hw.networks.weights import draw_weights
 
 

@@ -26,8 +26,10 @@ from reservoir_hw.networks.random_matrices import (
     draw_matrix,
     draw_values,
     matrix_at,
+    perron_root,
+    scale_to,
+    spectral_radius,
 )
-from reservoir_hw.networks.spectral_radius import perron_root, scale_to, spectral_radius
 
 # Drawing options of a network that mean something to some topologies only.
 _OPTIONS = ("connectivity", "connections_per_node", "weight_distribution", "spectral_radius")

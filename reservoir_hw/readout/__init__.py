@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from reservoir_hw.core.lazy import lazy_names
+from reservoir_hw.core.registry import lazy_names
 
 if TYPE_CHECKING:
     from reservoir_hw.networks.language_weights import EsnArrays as EsnArrays
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from reservoir_hw.readout.linear.online import RLSReadout as RLSReadout
     from reservoir_hw.readout.linear.ridge import RidgeReadout as RidgeReadout
     from reservoir_hw.readout.linear.training_chunks import Chunk as Chunk
-    from reservoir_hw.readout.models.attention import AttentionReadout as AttentionReadout
     from reservoir_hw.readout.models.configuration import ReservoirModelConfig as ReservoirModelConfig
     from reservoir_hw.readout.models.esn_language_model import EsnLM as EsnLM
     from reservoir_hw.readout.models.esn_language_model import dense_esn_lm as dense_esn_lm
@@ -40,14 +39,15 @@ if TYPE_CHECKING:
     from reservoir_hw.readout.models.gated import SettableCandidate as SettableCandidate
     from reservoir_hw.readout.models.gated import TrainedCandidate as TrainedCandidate
     from reservoir_hw.readout.models.laerc import LAERC as LAERC
-    from reservoir_hw.readout.models.language_model import OneHot as OneHot
-    from reservoir_hw.readout.models.language_model import ReservoirLM as ReservoirLM
-    from reservoir_hw.readout.models.language_model import given_embedding as given_embedding
-    from reservoir_hw.readout.models.language_model import random_embedding as random_embedding
     from reservoir_hw.readout.models.reservoir_layer import ReservoirLayer as ReservoirLayer
+    from reservoir_hw.readout.models.softmax import AttentionReadout as AttentionReadout
     from reservoir_hw.readout.models.softmax import LinearReadout as LinearReadout
     from reservoir_hw.readout.models.softmax import LowRankReadout as LowRankReadout
     from reservoir_hw.readout.models.softmax import cross_entropy as cross_entropy
+    from reservoir_hw.readout.models.token_model import OneHot as OneHot
+    from reservoir_hw.readout.models.token_model import ReservoirLM as ReservoirLM
     from reservoir_hw.readout.models.token_model import TokenModel as TokenModel
+    from reservoir_hw.readout.models.token_model import given_embedding as given_embedding
+    from reservoir_hw.readout.models.token_model import random_embedding as random_embedding
 
 __getattr__, __dir__ = lazy_names(__name__)

@@ -11,13 +11,12 @@ from typing import Any
 
 from reservoir_hw.core.errors import ProtocolError
 from reservoir_hw.core.locks import reserved_for_another
-from reservoir_hw.drivers.error_codes import Code, Refusal, printable
+from reservoir_hw.drivers.codes import Code, Refusal, printable
 from reservoir_hw.drivers.zeromq.control import ON
 from reservoir_hw.drivers.zeromq.frames import VERSION, pack_control, unpack_control
 from reservoir_hw.drivers.zeromq.links import Gone, Message, Router
 from reservoir_hw.drivers.zeromq.security import Allowed
-from reservoir_hw.serving.lease import FewLines, Lease
-from reservoir_hw.serving.watchdog import Watchdog
+from reservoir_hw.serving.lease import FewLines, Lease, Watchdog
 
 log = logging.getLogger(__name__)
 log.addFilter(FewLines())

@@ -21,8 +21,7 @@ from reservoir_hw.core.errors import (
     text_of,
 )
 from reservoir_hw.core.reservoir import Reservoir
-from reservoir_hw.drivers.encodings import Encoding
-from reservoir_hw.drivers.error_codes import HARMLESS, Code, Refusal, clipped, code_of, sendable
+from reservoir_hw.drivers.codes import HARMLESS, Code, Encoding, Refusal, clipped, code_of, sendable
 from reservoir_hw.drivers.zeromq.frames import (
     ERROR,
     REPLY,

@@ -16,8 +16,7 @@ from reservoir_hw.core.errors import ConfigurationError, DeviceError, DeviceFaul
 from reservoir_hw.core.provenance import plain
 from reservoir_hw.core.reservoir import Reservoir
 from reservoir_hw.core.spec import ReservoirSpec
-from reservoir_hw.drivers.encodings import Encoding, encoding_of
-from reservoir_hw.drivers.error_codes import Code, Refusal, clipped, sendable
+from reservoir_hw.drivers.codes import Code, Encoding, Refusal, clipped, encoding_of, sendable
 from reservoir_hw.drivers.zeromq.frames import (
     Flag,
     Header,

@@ -16,8 +16,7 @@ from reservoir_hw.core.errors import ConfigurationError, DeviceFault
 from reservoir_hw.core.interrupts import StopOnSignals
 from reservoir_hw.core.reservoir import Reservoir
 from reservoir_hw.core.spec import ReservoirSpec
-from reservoir_hw.drivers.encodings import Encoding, encoding_of
-from reservoir_hw.drivers.error_codes import printable
+from reservoir_hw.drivers.codes import Encoding, encoding_of, printable
 from reservoir_hw.drivers.zeromq.addresses import by_unix_sockets, checked_address, control_address
 from reservoir_hw.drivers.zeromq.links import Listening
 from reservoir_hw.drivers.zeromq.security import Allowed, check_guarded
@@ -25,9 +24,8 @@ from reservoir_hw.drivers.zeromq.sockets import keep_freed_memory
 from reservoir_hw.drivers.zeromq.transports import routers
 from reservoir_hw.serving.control import Control
 from reservoir_hw.serving.data_socket import DataSocket, Seat
-from reservoir_hw.serving.lease import Lease
+from reservoir_hw.serving.lease import Lease, Watchdog
 from reservoir_hw.serving.operations import Operations, declaration_of, problem_of
-from reservoir_hw.serving.watchdog import Watchdog
 
 log = logging.getLogger(__name__)
 

@@ -12,9 +12,8 @@ from pydantic import Field, NonNegativeInt, PositiveInt
 
 from reservoir_hw.core.figure_style import colours, one_panel
 from reservoir_hw.core.seeds import generator
-from reservoir_hw.tasks.classification import counted, wilson_interval
 from reservoir_hw.tasks.prediction.task import nmse
-from reservoir_hw.tasks.report import about_spread, mean_and_spread
+from reservoir_hw.tasks.report import about_spread, counted, mean_and_spread, wilson_interval
 from reservoir_hw.tasks.task import Evaluation, OutputScale, RepeatedConfig, Row, Table, Task, checked_outputs, in_two
 
 if TYPE_CHECKING:

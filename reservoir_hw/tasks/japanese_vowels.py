@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 
 from reservoir_hw.core.errors import ConfigurationError
-from reservoir_hw.tasks import classification, datasets
+from reservoir_hw.tasks import datasets
+from reservoir_hw.tasks import report as classification
 from reservoir_hw.tasks.report import by_model
 from reservoir_hw.tasks.task import Evaluation, OutputScale, Row, Split, Table, Task, TaskConfig, checked_outputs
 

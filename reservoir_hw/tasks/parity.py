@@ -10,7 +10,7 @@ from pydantic import Field, NonNegativeInt, PositiveInt
 
 from reservoir_hw.core.figure_style import colours, panels
 from reservoir_hw.core.seeds import generator
-from reservoir_hw.tasks import classification
+from reservoir_hw.tasks import report as classification
 from reservoir_hw.tasks.prediction.task import nmse
 from reservoir_hw.tasks.report import Models, best, by_model, metric_values
 from reservoir_hw.tasks.task import Evaluation, OutputScale, RepeatedConfig, Row, Table, Task, checked_outputs, in_two

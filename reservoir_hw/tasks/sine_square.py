@@ -10,7 +10,7 @@ from pydantic import Field, PositiveInt
 
 from reservoir_hw.core.figure_style import colours, one_panel, panels
 from reservoir_hw.core.seeds import generator
-from reservoir_hw.tasks import classification
+from reservoir_hw.tasks import report as classification
 from reservoir_hw.tasks.prediction.task import nmse
 from reservoir_hw.tasks.report import Models, best, by_model
 from reservoir_hw.tasks.task import Evaluation, OutputScale, RepeatedConfig, Row, Table, Task, checked_outputs, in_two

@@ -16,7 +16,8 @@ from pydantic import Field, NonNegativeInt, PositiveInt
 
 from reservoir_hw.core.errors import ConfigurationError
 from reservoir_hw.core.seeds import generator
-from reservoir_hw.tasks import classification, datasets
+from reservoir_hw.tasks import datasets
+from reservoir_hw.tasks import report as classification
 from reservoir_hw.tasks.report import by_model
 from reservoir_hw.tasks.task import Evaluation, OutputScale, Row, Split, Table, Task, TaskConfig, checked_outputs
 

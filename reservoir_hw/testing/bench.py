@@ -11,9 +11,8 @@ from typing import Any, Self
 import numpy as np
 
 from reservoir_hw.core.errors import DeviceError
-from reservoir_hw.core.hil import Action, HilConfig, perform
 from reservoir_hw.core.reservoir import Reservoir
-from reservoir_hw.core.reservoir_config import ReservoirConfig, build_reservoir
+from reservoir_hw.core.reservoir_config import Action, HilConfig, ReservoirConfig, build_reservoir, perform
 from reservoir_hw.core.seeds import generator
 from reservoir_hw.core.spec import ReservoirSpec
 from reservoir_hw.experiment.devices.memory import unlike_pasts

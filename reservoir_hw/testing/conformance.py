@@ -13,8 +13,7 @@ import pytest
 from reservoir_hw.core.configuration import Document
 from reservoir_hw.core.errors import ConfigurationError
 from reservoir_hw.core.files import must_be_writable
-from reservoir_hw.core.hil import GROUPS
-from reservoir_hw.core.reservoir_config import ReservoirConfig, parse_reservoir
+from reservoir_hw.core.reservoir_config import GROUPS, ReservoirConfig, parse_reservoir
 from reservoir_hw.experiment.devices.info import config_from_file
 from reservoir_hw.testing import devices, plugin
 from reservoir_hw.testing import html_report as collected

@@ -14,15 +14,14 @@ import pytest
 from reservoir_hw.backends.replay import ReplayConfig, recorded_spec
 from reservoir_hw.core.configuration import decisive
 from reservoir_hw.core.errors import ConfigurationError, DeviceBusy, DeviceError, ReservoirError
-from reservoir_hw.core.hil import HilConfig
 from reservoir_hw.core.provenance import configuration_hash
 from reservoir_hw.core.reservoir import Reservoir
-from reservoir_hw.core.reservoir_config import ReservoirConfig, build_reservoir
+from reservoir_hw.core.reservoir_config import HilConfig, ReservoirConfig, build_reservoir
 from reservoir_hw.core.signal import MaskConfig
 from reservoir_hw.core.spec import ReservoirSpec
 from reservoir_hw.core.store import StateStore
 from reservoir_hw.experiment.devices.info import config_from_file
-from reservoir_hw.experiment.states.record import Recorder
+from reservoir_hw.experiment.states.drive import Recorder
 from reservoir_hw.testing.prerequisites import recover
 from reservoir_hw.testing.session import SuiteRun
 

@@ -12,7 +12,7 @@ from reservoir_hw.core.errors import ConfigurationError
 from reservoir_hw.core.reservoir import Reservoir
 from reservoir_hw.core.spec import ReservoirSpec
 from reservoir_hw.core.store import StateStore
-from reservoir_hw.experiment.states.record import Recorder
+from reservoir_hw.experiment.states.drive import Recorder
 from reservoir_hw.measures.comparison import REPEATS
 
 

@@ -14,8 +14,7 @@ import pytest
 
 from reservoir_hw.core.errors import ConfigurationError, text_of
 from reservoir_hw.core.files import replace_file
-from reservoir_hw.core.hil import GROUPS
-from reservoir_hw.core.reservoir_config import ReservoirConfig
+from reservoir_hw.core.reservoir_config import GROUPS, ReservoirConfig
 from reservoir_hw.core.validation import parse_budget
 from reservoir_hw.testing.plan import Ended, Statement, steps_of
 from reservoir_hw.testing.session import BUDGET, Planned, SuiteRun

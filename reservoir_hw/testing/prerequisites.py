@@ -6,9 +6,8 @@ import shlex
 import shutil
 
 from reservoir_hw.core.errors import ConfigurationError, DeviceFault
-from reservoir_hw.core.functions import import_function
-from reservoir_hw.core.hil import HilConfig, call, run
-from reservoir_hw.core.reservoir_config import ReservoirConfig
+from reservoir_hw.core.given import import_function
+from reservoir_hw.core.reservoir_config import HilConfig, ReservoirConfig, call, run
 from reservoir_hw.core.spec import ReservoirSpec
 from reservoir_hw.testing.golden import read
 

@@ -10,8 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from reservoir_hw.core.errors import ConfigurationError, text_of
-from reservoir_hw.core.hil import GROUPS, Group
-from reservoir_hw.core.reservoir_config import ReservoirConfig
+from reservoir_hw.core.reservoir_config import GROUPS, Group, ReservoirConfig
 from reservoir_hw.testing import prerequisites
 from reservoir_hw.testing.bench import Bench
 from reservoir_hw.testing.plan import STEPS, DeviceSteps, Plan, Statement, fit, inconclusive, least_steps

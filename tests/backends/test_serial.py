@@ -38,9 +38,9 @@ from reservoir_hw.core.errors import (
 from reservoir_hw.core.reservoir import Reservoir
 from reservoir_hw.core.reservoir_config import reservoir_config
 from reservoir_hw.drivers.serial.frames import NAK, Operation
+from reservoir_hw.emulators.board.board import SCALE, VirtualNodes
 from reservoir_hw.emulators.board.faults import BoardFaultPlan
 from reservoir_hw.emulators.board.line import Line, emulated_board
-from reservoir_hw.emulators.virtual_nodes import SCALE, VirtualNodes
 
 SIZES = Sizes(nodes=3, inputs=2)
 STEPS = 200

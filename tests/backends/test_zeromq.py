@@ -37,7 +37,7 @@ from reservoir_hw.core.reservoir import Reservoir
 from reservoir_hw.core.reservoir_config import build_reservoir, parse_reservoir
 from reservoir_hw.drivers.zeromq import Allowed, Encoding, make_keys
 from reservoir_hw.drivers.zeromq.security import read_pair, read_public
-from reservoir_hw.experiment.states.record import Recorder
+from reservoir_hw.experiment.states.drive import Recorder
 from reservoir_hw.serving import Server
 
 NOISY = {

@@ -15,7 +15,7 @@ from safetensors.numpy import save
 from typer.testing import CliRunner
 
 from reservoir_hw.cli import bundle
-from reservoir_hw.cli.errors import CommandGroup
+from reservoir_hw.cli.options import CommandGroup
 from reservoir_hw.readout.edge.bundle import write_bundle
 from reservoir_hw.readout.edge.manifest import WEIGHTS
 

@@ -26,7 +26,7 @@ from typer.testing import CliRunner
 
 from reservoir_hw.backends.visa.reservoir import VisaConfig
 from reservoir_hw.cli import device
-from reservoir_hw.cli.errors import CommandGroup
+from reservoir_hw.cli.options import CommandGroup
 from reservoir_hw.core.configuration import Document, validate
 from reservoir_hw.core.reservoir_config import open_reservoir
 from reservoir_hw.core.spec import Identity

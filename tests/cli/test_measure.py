@@ -15,13 +15,13 @@ from toys import Toy
 from typer.testing import CliRunner
 
 from reservoir_hw import open_reservoir
-from reservoir_hw.cli.errors import CommandGroup
 from reservoir_hw.cli.measure import measure as command
+from reservoir_hw.cli.options import CommandGroup
 from reservoir_hw.core.errors import ConfigurationError, DeviceFault
 from reservoir_hw.core.spec import Identity, ReservoirSpec
 from reservoir_hw.core.store import StateStore
 from reservoir_hw.experiment.devices.measure import measure
-from reservoir_hw.experiment.states.record import Recorder
+from reservoir_hw.experiment.states.drive import Recorder
 from reservoir_hw.measures import MEASURES, Live, Recorded
 
 FILE = """\

@@ -14,8 +14,8 @@ from cli.test_measure import trace
 from toys import Toy
 from typer.testing import CliRunner
 
-from reservoir_hw.cli.errors import CommandGroup
 from reservoir_hw.cli.measure import measure as command
+from reservoir_hw.cli.options import CommandGroup
 from reservoir_hw.core.errors import ConfigurationError
 from reservoir_hw.experiment.devices.measure import measure
 from reservoir_hw.measures import Climate, Coverage, LyapunovSpectrum, NoiseBudget, OperatingMap

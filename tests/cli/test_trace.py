@@ -13,7 +13,7 @@ import zarr
 from typer.testing import CliRunner
 
 from reservoir_hw.cli import trace
-from reservoir_hw.cli.errors import CommandGroup
+from reservoir_hw.cli.options import CommandGroup
 from reservoir_hw.core.seeds import generator
 
 MAPPING = """\

@@ -22,13 +22,12 @@ from reservoir_hw.core.reservoir_config import build_reservoir, parse_reservoir
 from reservoir_hw.core.signal import Mask
 from reservoir_hw.core.spec import Continuity
 from reservoir_hw.emulators.bench import BenchConfig, EventLog
-from reservoir_hw.emulators.board.board import Board, Code, DeviceProblem
+from reservoir_hw.emulators.board.board import SCALE, Board, Code, DeviceProblem, VirtualNodes
 from reservoir_hw.emulators.board.faults import BoardFaultPlan, Faults
 from reservoir_hw.emulators.board.line import Line
 from reservoir_hw.emulators.faults import FaultPlan, Struck
 from reservoir_hw.emulators.physics.devices import Linear
-from reservoir_hw.emulators.virtual_nodes import SCALE, VirtualNodes
-from reservoir_hw.experiment.states.record import Recorder
+from reservoir_hw.experiment.states.drive import Recorder
 
 Config = dict[str, Any]
 POISON = 7.0

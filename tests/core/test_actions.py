@@ -10,8 +10,7 @@ import pytest
 
 from reservoir_hw.core.configuration import Document
 from reservoir_hw.core.errors import ConfigurationError, DeviceBusy, DeviceFault
-from reservoir_hw.core.hil import perform
-from reservoir_hw.core.reservoir_config import ReservoirConfig, parse_reservoir
+from reservoir_hw.core.reservoir_config import ReservoirConfig, parse_reservoir, perform
 from reservoir_hw.testing.prerequisites import recover
 
 BENCH = """\

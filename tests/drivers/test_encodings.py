@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from reservoir_hw.core.errors import InputRangeError, ProtocolError
-from reservoir_hw.drivers.encodings import Encoding, checked_encoding
+from reservoir_hw.drivers.codes import Encoding, checked_encoding
 
 # The machine may be busy with other tests.
 unhurried = settings(deadline=None)

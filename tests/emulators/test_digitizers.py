@@ -14,8 +14,7 @@ from reservoir_hw.drivers.visa.roles import Input, Output, Trigger
 from reservoir_hw.drivers.visa.tektronix import TektronixAfg3000Config, TektronixMsoConfig
 from reservoir_hw.emulators.bench import BenchConfig, Cable, OutputSettings, VirtualBench, Waveform
 from reservoir_hw.emulators.keysight.digitizer import InfiniiVision
-from reservoir_hw.emulators.servers.hislip import HislipServer
-from reservoir_hw.emulators.servers.socket import SocketServer
+from reservoir_hw.emulators.servers import HislipServer, SocketServer
 from reservoir_hw.emulators.tektronix.digitizer import Mso54
 from reservoir_hw.emulators.tektronix.generator import Afg3152C
 

@@ -15,8 +15,7 @@ from reservoir_hw.drivers.visa.tektronix import TektronixAfg3000Config
 from reservoir_hw.emulators.bench import VirtualBench
 from reservoir_hw.emulators.faults import FaultyInstrument, Struck
 from reservoir_hw.emulators.keysight.generator import Keysight33512B
-from reservoir_hw.emulators.servers.hislip import HislipServer
-from reservoir_hw.emulators.servers.socket import SocketServer
+from reservoir_hw.emulators.servers import HislipServer, SocketServer
 from reservoir_hw.emulators.tektronix.generator import Afg3152C
 
 EIGHT = b"DATA:ARB:DAC r1,-8,-7,-6,-5,-4,-3,-2,32767"

@@ -12,8 +12,7 @@ from emulators.toy_generator import TRACE, ToyGenerator
 from pyvisa.errors import VisaIOError
 
 from reservoir_hw.core.errors import ConfigurationError
-from reservoir_hw.emulators.servers.hislip import HislipServer
-from reservoir_hw.emulators.servers.socket import SocketServer
+from reservoir_hw.emulators.servers import HislipServer, SocketServer
 
 NO_ERROR = '0,"No error"'
 

@@ -7,11 +7,10 @@ import pytest
 from reservoir_hw.emulators.bench import VirtualBench
 from reservoir_hw.emulators.keysight.digitizer import InfiniiVision
 from reservoir_hw.emulators.keysight.generator import Keysight33512B
-from reservoir_hw.emulators.physics.film import FilmConfig
-from reservoir_hw.emulators.red_pitaya.board import RedPitaya
+from reservoir_hw.emulators.physics.devices import FilmConfig
+from reservoir_hw.emulators.red_pitaya import RedPitaya
 from reservoir_hw.emulators.scpi.tree import Pair
-from reservoir_hw.emulators.smu.bench import FilmBench
-from reservoir_hw.emulators.smu.source import SourceMeter
+from reservoir_hw.emulators.smu.source import FilmBench, SourceMeter
 from reservoir_hw.emulators.tektronix.digitizer import Mso54
 from reservoir_hw.emulators.tektronix.generator import Afg3152C
 

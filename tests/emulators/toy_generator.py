@@ -4,7 +4,8 @@ import threading
 
 import numpy as np
 
-from reservoir_hw.emulators.scpi.arguments import (
+from reservoir_hw.emulators.scpi.instrument import ScpiDevice
+from reservoir_hw.emulators.scpi.messages import (
     Block,
     Boolean,
     Integer,
@@ -12,11 +13,10 @@ from reservoir_hw.emulators.scpi.arguments import (
     ListOf,
     Number,
     Numbers,
+    ScpiError,
     String,
     definite_block,
 )
-from reservoir_hw.emulators.scpi.instrument import ScpiDevice
-from reservoir_hw.emulators.scpi.messages import ScpiError
 from reservoir_hw.emulators.scpi.tree import command, query
 
 FREQUENCY = Number("HZ", low=1e-6, high=30e6, default=1e3)

@@ -15,7 +15,7 @@ from reservoir_hw.core.errors import ConfigurationError
 from reservoir_hw.core.reservoir import Reservoir
 from reservoir_hw.experiment.configuration.document import load_document
 from reservoir_hw.experiment.configuration.experiment import grid
-from reservoir_hw.experiment.run.folder import write_yaml
+from reservoir_hw.experiment.run.result import write_yaml
 from reservoir_hw.experiment.run.swapped import swapped
 
 ROOT = Path(__file__).parents[2]

@@ -34,7 +34,7 @@ from serial_host import (
 )
 from serial_page import examples
 
-from reservoir_hw.emulators.virtual_nodes import VirtualNodes
+from reservoir_hw.emulators.board.board import VirtualNodes
 
 Opened = Callable[..., contextlib.AbstractContextManager[Host]]
 SAFE, AT_REST, DRIVEN, STATE_LOST, FAULT = range(5)

@@ -19,7 +19,7 @@ from reservoir_hw.core.errors import InputRangeError
 from reservoir_hw.core.reservoir import Reservoir
 from reservoir_hw.core.reservoir_config import open_reservoir
 from reservoir_hw.drivers.zeromq import status_of
-from reservoir_hw.emulators.virtual_nodes import SCALE, VirtualNodes
+from reservoir_hw.emulators.board.board import SCALE, VirtualNodes
 from reservoir_hw.testing.protocol import codec as wire
 from reservoir_hw.testing.protocol.device import Device
 

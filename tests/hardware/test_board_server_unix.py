@@ -18,7 +18,7 @@ from board_server import built, running
 from reservoir_hw.core.errors import DeviceDisconnected
 from reservoir_hw.core.reservoir_config import open_reservoir
 from reservoir_hw.drivers.zeromq import status_of
-from reservoir_hw.emulators.virtual_nodes import SCALE, VirtualNodes
+from reservoir_hw.emulators.board.board import SCALE, VirtualNodes
 from reservoir_hw.testing.protocol import codec as wire
 from reservoir_hw.testing.protocol import pipes
 

@@ -18,7 +18,7 @@ from scipy.sparse import csr_array
 from reservoir_hw.core.configuration import Config, Document, validate
 from reservoir_hw.core.errors import ConfigurationError
 from reservoir_hw.networks import EsnWeights, draw_weights
-from reservoir_hw.networks.spectral_radius import perron_root
+from reservoir_hw.networks.random_matrices import perron_root
 from reservoir_hw.networks.topologies import (
     Block,
     CycleJumps,

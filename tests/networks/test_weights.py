@@ -11,7 +11,7 @@ from scipy.sparse import block_diag, coo_array, csr_array, linalg
 
 from reservoir_hw.core.errors import ConfigurationError
 from reservoir_hw.networks import EsnWeights, draw_weights
-from reservoir_hw.networks.spectral_radius import block_power_radius, spectral_radius
+from reservoir_hw.networks.random_matrices import block_power_radius, spectral_radius
 
 
 def dense(W) -> np.ndarray:

@@ -15,8 +15,7 @@ from served import ipc_address, served
 from testing.broken import LIMITS, NODES, FilmConfig, FilmReservoir, Lie, start_noise
 
 from reservoir_hw.core.configuration import Document
-from reservoir_hw.core.hil import GROUPS
-from reservoir_hw.core.reservoir_config import ReservoirConfig, parse_reservoir
+from reservoir_hw.core.reservoir_config import GROUPS, ReservoirConfig, parse_reservoir
 from reservoir_hw.testing import golden
 from reservoir_hw.testing.conformance import conform
 

@@ -15,7 +15,7 @@ from testing.broken import FilmConfig, FilmReservoir, start_noise
 
 from reservoir_hw.core.configuration import Document
 from reservoir_hw.core.reservoir_config import build_reservoir, parse_reservoir
-from reservoir_hw.experiment.states.record import Recorder
+from reservoir_hw.experiment.states.drive import Recorder
 from reservoir_hw.testing import golden
 from reservoir_hw.testing.conformance import conform
 from reservoir_hw.testing.report import Report

@@ -23,7 +23,7 @@ from reservoir_hw.core.spec import (
     ResetByIdle,
     ResetPolicy,
 )
-from reservoir_hw.drivers.commands.answers import Place
+from reservoir_hw.drivers.commands import Place
 from reservoir_hw.drivers.visa.links import ConnectionConfig
 
 _INPUT = re.compile(r"\{u\[(\d+)\]")

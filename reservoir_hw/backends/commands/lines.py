@@ -15,7 +15,7 @@ from pydantic import BeforeValidator, Field, NonNegativeFloat, create_model, mod
 from reservoir_hw.core.configuration import NO_INFLUENCE_ON_STATES, Config
 from reservoir_hw.core.errors import InputRangeError
 from reservoir_hw.core.knobs import KnobConfig, MonitorConfig
-from reservoir_hw.drivers.commands.answers import NOTHING, STATE, Answer, Floats, Pattern, Place, Reading, Template
+from reservoir_hw.drivers.commands import NOTHING, STATE, Answer, Floats, Pattern, Place, Reading, Template
 
 _FLOATS = "floats"
 _GROUP = re.compile(r"\(\?P<(\w+)>")

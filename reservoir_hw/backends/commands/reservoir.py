@@ -22,8 +22,7 @@ from reservoir_hw.core.errors import (
 from reservoir_hw.core.knobs import Knob, Monitor
 from reservoir_hw.core.reservoir import Reservoir
 from reservoir_hw.core.spec import Counters, ReservoirSpec
-from reservoir_hw.drivers.commands.answers import Place, Reading, Values, named, numbers_of
-from reservoir_hw.drivers.commands.instrument import TextInstrument, Unasked
+from reservoir_hw.drivers.commands import Place, Reading, TextInstrument, Unasked, Values, named, numbers_of
 from reservoir_hw.drivers.guard import Guard
 from reservoir_hw.drivers.visa.roles import SafeState
 

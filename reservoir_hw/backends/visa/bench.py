@@ -15,9 +15,9 @@ from reservoir_hw.backends.visa.calibration import Chain, MarkerAnswer
 from reservoir_hw.backends.visa.configuration import Auxiliaries, BenchConfig
 from reservoir_hw.core import arrays
 from reservoir_hw.core.errors import ConfigurationError, DeviceFault
-from reservoir_hw.core.hil import perform
 from reservoir_hw.core.knobs import closed
 from reservoir_hw.core.locks import HostLocks
+from reservoir_hw.core.reservoir_config import perform
 from reservoir_hw.core.signal import Alignment, Template, align
 from reservoir_hw.drivers.guard import Guard
 from reservoir_hw.drivers.visa.roles import Awg, Digitizer, Trigger, Waveform

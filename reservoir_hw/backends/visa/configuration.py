@@ -20,9 +20,8 @@ from pydantic import (
 from reservoir_hw.backends.visa.burst import BurstLayout
 from reservoir_hw.core import registry
 from reservoir_hw.core.configuration import NO_INFLUENCE_ON_STATES, Config
-from reservoir_hw.core.hil import Action
 from reservoir_hw.core.knobs import Knob, KnobConfig, Monitor, MonitorConfig
-from reservoir_hw.core.reservoir_config import Encoder, ReservoirConfig
+from reservoir_hw.core.reservoir_config import Action, Encoder, ReservoirConfig
 from reservoir_hw.core.signal import MaskConfig, SampleAndHold, Scaling, marker
 from reservoir_hw.core.spec import Continuity
 from reservoir_hw.drivers.visa.links import SCPI, resource_of

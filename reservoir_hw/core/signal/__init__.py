@@ -8,9 +8,18 @@ were simulated are what the generator plays. Each is a section of a configuratio
 `MaskConfig` draws or reads from a file, and `average`, a function. `align` finds a burst in a record, by markers.
 """
 
-from reservoir_hw.core.signal._alignment import Alignment, Template, align, marker
 from reservoir_hw.core.signal._mask import Mask, MaskConfig
-from reservoir_hw.core.signal._timing import Average, Quantiser, SampleAndHold, Scaling, average
+from reservoir_hw.core.signal._timing import (
+    Alignment,
+    Average,
+    Quantiser,
+    SampleAndHold,
+    Scaling,
+    Template,
+    align,
+    average,
+    marker,
+)
 
 __all__ = [
     "Alignment",

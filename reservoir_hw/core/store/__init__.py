@@ -11,8 +11,7 @@
 Any Zarr reader understands the arrays. A step that was never written reads as NaN.
 """
 
-from reservoir_hw.core.store._coordinates import Coordinate, is_damage
-from reservoir_hw.core.store.dataset import Dataset, Region
+from reservoir_hw.core.store.dataset import Coordinate, Dataset, Region, is_damage
 from reservoir_hw.core.store.state_store import FORMAT, StateStore, plain_path
 
 __all__ = ["FORMAT", "Coordinate", "Dataset", "Region", "StateStore", "is_damage", "plain_path"]

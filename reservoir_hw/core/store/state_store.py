@@ -20,18 +20,22 @@ from reservoir_hw.core.errors import ConfigurationError, extra
 from reservoir_hw.core.files import settle_folder
 from reservoir_hw.core.locks import owned
 from reservoir_hw.core.provenance import plain
-from reservoir_hw.core.store._coordinates import (
+from reservoir_hw.core.store.dataset import (
     BROKEN,
     NO_STORE,
+    UNFINISHED,
+    Dataset,
+    Home,
+    codecs,
     create_coordinates,
     create_steps,
+    create_timing,
     harmed,
     not_a_store,
     origin,
     row_coordinates,
     unreadable,
 )
-from reservoir_hw.core.store.dataset import UNFINISHED, Dataset, Home, codecs, create_timing
 
 FORMAT = "reservoir_hw.states"
 VERSION = 1

@@ -16,7 +16,7 @@ from reservoir_hw.core.errors import (
     ReservoirError,
 )
 from reservoir_hw.core.locks import while_busy
-from reservoir_hw.drivers.error_codes import Code, exception_of
+from reservoir_hw.drivers.codes import Code, exception_of
 from reservoir_hw.drivers.serial.frames import (
     ANSWER,
     LEAST_FRAME_BYTES,

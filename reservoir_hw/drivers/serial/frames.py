@@ -12,8 +12,7 @@ from zlib import crc32
 
 from reservoir_hw.core.errors import ProtocolError
 from reservoir_hw.core.spec import Continuity
-from reservoir_hw.drivers.encodings import Encoding, checked_encoding
-from reservoir_hw.drivers.error_codes import printable
+from reservoir_hw.drivers.codes import Encoding, checked_encoding, printable
 
 VERSION = 1
 ANSWER = 0x80

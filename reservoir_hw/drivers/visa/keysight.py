@@ -10,9 +10,15 @@ import numpy as np
 from pydantic import Field, PositiveFloat, PositiveInt
 
 from reservoir_hw.core.errors import ConfigurationError, DeviceFault, ProtocolError
-from reservoir_hw.drivers.visa.burst_generator import BurstGenerator, BurstGeneratorConfig
-from reservoir_hw.drivers.visa.record_digitizer import RecordDigitizer, RecordDigitizerConfig
-from reservoir_hw.drivers.visa.roles import Input, Trigger, Waveform
+from reservoir_hw.drivers.visa.roles import (
+    BurstGenerator,
+    BurstGeneratorConfig,
+    Input,
+    RecordDigitizer,
+    RecordDigitizerConfig,
+    Trigger,
+    Waveform,
+)
 
 _FULL_SCALE = 32767
 

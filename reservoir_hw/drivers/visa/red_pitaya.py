@@ -15,9 +15,17 @@ import numpy as np
 from pydantic import PositiveFloat, PositiveInt, model_validator
 
 from reservoir_hw.core.errors import ConfigurationError, DeviceFault
-from reservoir_hw.drivers.visa.burst_generator import BurstGenerator, BurstGeneratorConfig, load_share
-from reservoir_hw.drivers.visa.record_digitizer import RecordDigitizer, RecordDigitizerConfig
-from reservoir_hw.drivers.visa.roles import Input, InstrumentConfig, Trigger, Waveform
+from reservoir_hw.drivers.visa.roles import (
+    BurstGenerator,
+    BurstGeneratorConfig,
+    Input,
+    InstrumentConfig,
+    RecordDigitizer,
+    RecordDigitizerConfig,
+    Trigger,
+    Waveform,
+    load_share,
+)
 
 _IDENTITY = "^REDPITAYA,"
 _END = "\r\n"

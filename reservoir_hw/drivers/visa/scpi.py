@@ -14,8 +14,7 @@ import numpy as np
 
 from reservoir_hw.core.arrays import NO_NUMBER
 from reservoir_hw.core.errors import ConfigurationError, DeviceFault, ProtocolError
-from reservoir_hw.drivers.visa.links import SCPI, ConnectionConfig, Link, Terminations, header_of, numbers_in
-from reservoir_hw.drivers.visa.session import Session
+from reservoir_hw.drivers.visa.links import SCPI, ConnectionConfig, Link, Session, Terminations, header_of, numbers_in
 
 log = logging.getLogger(__name__)
 

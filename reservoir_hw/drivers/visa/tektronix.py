@@ -10,9 +10,17 @@ import numpy as np
 from pydantic import Field, PositiveFloat, PositiveInt
 
 from reservoir_hw.core.errors import ConfigurationError, DeviceFault, ProtocolError
-from reservoir_hw.drivers.visa.burst_generator import BurstGenerator, BurstGeneratorConfig
-from reservoir_hw.drivers.visa.record_digitizer import NEXT_RATE, RecordDigitizer, RecordDigitizerConfig
-from reservoir_hw.drivers.visa.roles import Input, Output, Trigger, Waveform
+from reservoir_hw.drivers.visa.roles import (
+    NEXT_RATE,
+    BurstGenerator,
+    BurstGeneratorConfig,
+    Input,
+    Output,
+    RecordDigitizer,
+    RecordDigitizerConfig,
+    Trigger,
+    Waveform,
+)
 
 _MIDDLE = 8191
 # Amplitudes have a resolution of 0.1 mV or four digits, offsets of 1 mV.

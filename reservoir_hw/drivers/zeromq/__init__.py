@@ -3,7 +3,7 @@
 A server for any reservoir is in `reservoir_hw.serving`.
 """
 
-from reservoir_hw.drivers.encodings import Encoding, encoding_of
+from reservoir_hw.drivers.codes import Encoding, encoding_of
 from reservoir_hw.drivers.zeromq.client import Connection, release_hung, status_of
 from reservoir_hw.drivers.zeromq.security import Allowed, KeyPair, make_keys
 

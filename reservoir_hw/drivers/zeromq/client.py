@@ -21,8 +21,7 @@ from reservoir_hw.core.errors import (
     ReservoirError,
 )
 from reservoir_hw.core.locks import while_busy
-from reservoir_hw.drivers.encodings import Encoding, checked_encoding
-from reservoir_hw.drivers.error_codes import Code, Refusal, exception_of, shown
+from reservoir_hw.drivers.codes import Code, Encoding, Refusal, checked_encoding, exception_of, shown
 from reservoir_hw.drivers.zeromq.addresses import address_to_connect, control_address
 from reservoir_hw.drivers.zeromq.control import Control, Incidents
 from reservoir_hw.drivers.zeromq.frames import (

@@ -12,7 +12,7 @@ from typing import Any
 
 from reservoir_hw.core.errors import DeviceDisconnected, DeviceTimeout, ProtocolError
 from reservoir_hw.core.locks import user_name
-from reservoir_hw.drivers.error_codes import exception_of, shown
+from reservoir_hw.drivers.codes import exception_of, shown
 from reservoir_hw.drivers.zeromq.frames import VERSION, pack_control, unpack_control
 from reservoir_hw.drivers.zeromq.links import Dealer, Gone
 

@@ -13,7 +13,7 @@ import msgpack
 import numpy as np
 
 from reservoir_hw.core.errors import ConfigurationError, ProtocolError
-from reservoir_hw.drivers.encodings import DTYPES
+from reservoir_hw.drivers.codes import DTYPES
 
 VERSION = 1
 HEADER = struct.Struct("<4sBBHQQQIIIB3sdQdI")

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from reservoir_hw.drivers.error_codes import Code, Refusal
+from reservoir_hw.drivers.codes import Code, Refusal
 
 _SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW
 

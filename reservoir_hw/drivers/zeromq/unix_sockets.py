@@ -18,7 +18,7 @@ import google_crc32c
 import numpy as np
 
 from reservoir_hw.core.errors import ConfigurationError, DeviceDisconnected, DeviceTimeout, ProtocolError
-from reservoir_hw.drivers.error_codes import Code, Refusal
+from reservoir_hw.drivers.codes import Code, Refusal
 from reservoir_hw.drivers.zeromq.addresses import check_free
 from reservoir_hw.drivers.zeromq.frames import HEADER_BYTES, Header, Operation
 from reservoir_hw.drivers.zeromq.links import Dealer, Gone, Listening, Message, Router, Terms

@@ -1,10 +1,14 @@
-"""The board itself: bytes of requests in, bytes of answers out. It says and does what docs/serial-protocol.md says."""
+"""The board itself: requests in, answers out, byte by byte, and its virtual nodes in integers. It says and does what
+docs/serial-protocol.md says.
+"""
 
 from __future__ import annotations
 
+import binascii
 import struct
 import time
-from collections.abc import Callable
+import zlib
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any, Protocol
@@ -14,8 +18,169 @@ from numpy.typing import NDArray
 
 from reservoir_hw.core.errors import ConfigurationError
 from reservoir_hw.emulators.bench import EventLog
-from reservoir_hw.emulators.board.frames import CHECK_BYTES, HEADER_BYTES, Damaged, Splitter, TooLong, body_of, framed
-from reservoir_hw.emulators.virtual_nodes import SCALE
+
+
+class Damaged(Exception):
+    """A frame whose COBS or checks are wrong, or that is too short for them and a header."""
+
+
+class TooLong(Exception):
+    """A frame whose body is longer than the board's buffer."""
+
+
+HEADER_BYTES, CRC16_BYTES, CRC32_BYTES = 6, 2, 4
+CHECK_BYTES = CRC16_BYTES + CRC32_BYTES
+# STEP, RUN, their answers, and NAK.
+_WITH_CRC32 = (0x05, 0x06, 0x85, 0x86, 0xFF)
+_FULL_BLOCK = 254
+
+
+def framed(body: bytes) -> bytes:
+    """A body without its checks -> what is on the line, with the byte 0 behind it."""
+    if body[1] in _WITH_CRC32:
+        body += zlib.crc32(body).to_bytes(CRC32_BYTES, "little")
+    line, whole = bytearray(), body + binascii.crc_hqx(body, 0xFFFF).to_bytes(CRC16_BYTES, "little")
+    blocks = whole.split(b"\0")
+    for number, block in enumerate(blocks):
+        is_last = number == len(blocks) - 1
+        while len(block) >= _FULL_BLOCK:
+            line += b"\xff" + block[:_FULL_BLOCK]
+            block = block[_FULL_BLOCK:]
+            if is_last and not block:
+                return bytes(line) + b"\0"
+        line.append(len(block) + 1)
+        line += block
+    return bytes(line) + b"\0"
+
+
+def body_of(line: bytes, frame_bytes: int) -> bytes:
+    """A frame without its byte 0 -> its body without the checks.
+
+    Raises `TooLong` for a body of more than `frame_bytes` bytes with its checks, and `Damaged`.
+    """
+    body, at, has_zero = bytearray(), 0, False
+    while at < len(line):
+        if has_zero:
+            body.append(0)
+        code = line[at]
+        block = line[at + 1 : at + code]
+        body += block
+        if len(body) > frame_bytes:
+            raise TooLong
+        if len(block) < code - 1:
+            raise Damaged
+        at, has_zero = at + code, code <= _FULL_BLOCK
+    whole, crc16 = body[:-CRC16_BYTES], int.from_bytes(body[-CRC16_BYTES:], "little")
+    if len(whole) < HEADER_BYTES or binascii.crc_hqx(whole, 0xFFFF) != crc16:
+        raise Damaged
+    if whole[1] not in _WITH_CRC32:
+        return bytes(whole)
+    whole, crc32 = whole[:-CRC32_BYTES], int.from_bytes(whole[-CRC32_BYTES:], "little")
+    if len(whole) < HEADER_BYTES or zlib.crc32(whole) != crc32:
+        raise Damaged
+    return bytes(whole)
+
+
+class Splitter:
+    """Cuts what comes over a line into frames, each without its byte 0. Empty frames are left out.
+
+    Of a frame that has no end only so much is kept as tells that it is longer than `frame_bytes`.
+    """
+
+    def __init__(self, frame_bytes: int) -> None:
+        self._most = frame_bytes + frame_bytes // _FULL_BLOCK + 3
+        self._begun = bytearray()
+
+    def take(self, data: bytes) -> Iterator[bytes]:
+        """The frames that end in `data`."""
+        *ended, begun = data.split(b"\0")
+        for end in ended:
+            self._keep(end)
+            if self._begun:
+                yield bytes(self._begun)
+            self._begun.clear()
+        self._keep(begun)
+
+    def _keep(self, data: bytes) -> None:
+        self._begun += data[: self._most - len(self._begun)]
+
+
+# ---- The device of the emulated boards: virtual nodes of a Mackey-Glass delay loop, in integers alone.
+#
+# Numbers are Q1.14: the integer 16384 is 1.0, and an int16 holds -2 to 2. For node i at step n, all divisions rounded
+# towards zero (Appeltant et al. 2011, p = 1, with the exponentials as constants):
+#
+#     s_i  = clip(sum_j m_ij u_j(n))                       m_ij = ±1
+#     z_i  = clip(x_i(n - 1) + gamma s_i / 2^14)           clip to ±(2^16 - 1)
+#     f_i  = eta z_i / (2^14 + |z_i|)
+#     x_i  = (decay x_(i-1)(n) + (2^14 - decay) f_i) / 2^14,    x_(-1)(n) = x_(N-1)(n - 1)
+#
+# Each product fits into an int32, so that a microcontroller computes it as it stands. The same equations in C are in
+# `hardware/virtual_nodes.h`; its states are equal to the last bit.
+
+
+ONE = 1 << 14
+SCALE = 1.0 / ONE
+"""Value of one count of inputs and states."""
+ETA, GAMMA = 15500, 2048
+"""Strengths of the nonlinearity and of the inputs; 16384 is 1."""
+DECAY = 13414
+"""What a node keeps of its neighbour, exp(-theta)."""
+SEED = 1
+"""Of the mask."""
+_WIDEST = (1 << 16) - 1
+
+
+class VirtualNodes:
+    """A board's device, of so many nodes and inputs. It is at rest when it is made."""
+
+    def __init__(self, nodes: int = 50, inputs: int = 1) -> None:
+        self.nodes, self.inputs = nodes, inputs
+        self._mask = mask(nodes, inputs, SEED)
+        self.content = f"VN {ETA} {GAMMA} {DECAY} {SEED}"
+        """What decides about its states, as boards declare it."""
+        self.reset()
+
+    def reset(self) -> None:
+        """Back to rest: all nodes are 0."""
+        self._states = np.zeros(self.nodes, np.int64)
+
+    def step(self, counts: NDArray[np.integer[Any]]) -> NDArray[np.int16]:
+        """One period: int16 inputs (inputs,) -> int16 states (nodes,)."""
+        driven = np.clip(self._mask @ np.asarray(counts, np.int64), -_WIDEST, _WIDEST)
+        z = np.clip(self._states + _divided(GAMMA * driven, ONE), -_WIDEST, _WIDEST)
+        forced = (ONE - DECAY) * _divided(ETA * z, ONE + np.abs(z))
+        last, states = int(self._states[-1]), []
+        for force in forced.tolist():
+            total = DECAY * last + force
+            last = total // ONE if total >= 0 else -(-total // ONE)
+            states.append(last)
+        self._states = np.array(states, np.int64)
+        return self._states.astype(np.int16)
+
+    def run(self, counts: NDArray[np.integer[Any]]) -> NDArray[np.int16]:
+        """int16 inputs (time, inputs) -> int16 states (time, nodes), from where the last step ended."""
+        return np.array([self.step(row) for row in counts], np.int16).reshape(-1, self.nodes)
+
+
+def mask(nodes: int, inputs: int, seed: int) -> NDArray[np.int64]:
+    """Signs (nodes, inputs), drawn row by row: bit 31 of xorshift32 (13, 17, 5; Marsaglia 2003) means -1."""
+    signs, word = [], seed
+    for _ in range(nodes * inputs):
+        word ^= word << 13 & 0xFFFFFFFF
+        word ^= word >> 17
+        word ^= word << 5 & 0xFFFFFFFF
+        signs.append(-1 if word >> 31 else 1)
+    return np.array(signs, np.int64).reshape(nodes, inputs)
+
+
+def _divided(numbers: NDArray[np.int64], by: NDArray[np.int64] | int) -> NDArray[np.int64]:
+    """Rounded towards zero, as C does it."""
+    return np.sign(numbers) * (np.abs(numbers) // by)
+
+
+# ---- The board itself: bytes of requests in, bytes of answers out. It says and does what docs/serial-protocol.md says.
+
 
 VERSION = 1
 ANSWER, NAK = 0x80, 0xFF

@@ -21,8 +21,17 @@ from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt, model_va
 
 from reservoir_hw.core.configuration import Config
 from reservoir_hw.core.seeds import generator
-from reservoir_hw.emulators.board.board import ANSWER, NAK, Code, Device, DeviceProblem, Operation
-from reservoir_hw.emulators.board.frames import Damaged, TooLong, body_of
+from reservoir_hw.emulators.board.board import (
+    ANSWER,
+    NAK,
+    Code,
+    Damaged,
+    Device,
+    DeviceProblem,
+    Operation,
+    TooLong,
+    body_of,
+)
 from reservoir_hw.emulators.faults import PlannedFault
 
 Direction = Literal["to_board", "to_host"]

@@ -18,10 +18,9 @@ import numpy as np
 
 from reservoir_hw.core.errors import ConfigurationError
 from reservoir_hw.emulators.bench import EventLog
-from reservoir_hw.emulators.board.board import Board
+from reservoir_hw.emulators.board.board import Board, VirtualNodes
 from reservoir_hw.emulators.board.faults import BoardFaultPlan, Direction, Faults, FaultyDevice, Reboot, Unplug
 from reservoir_hw.emulators.board.text import TextBoard
-from reservoir_hw.emulators.virtual_nodes import VirtualNodes
 
 _READ_BYTES = 1 << 16
 # More bytes without a byte 0 are no frame of any board.

@@ -16,7 +16,7 @@ import re
 import numpy as np
 
 from reservoir_hw.emulators.bench import EventLog
-from reservoir_hw.emulators.virtual_nodes import ONE, SCALE, VirtualNodes
+from reservoir_hw.emulators.board.board import ONE, SCALE, VirtualNodes
 
 _STEP = re.compile(r"S (?P<inputs>[-+.,\d]+)(?P<number> \d+)?")
 _ERROR, _DONE = "ERR", "OK"

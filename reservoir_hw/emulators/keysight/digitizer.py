@@ -21,17 +21,17 @@ from numpy.typing import NDArray
 from reservoir_hw.emulators.bench import Acquisition, VirtualBench
 from reservoir_hw.emulators.physics.signals import to_codes
 from reservoir_hw.emulators.scope import Scope, Volts, channel_setting, scope_setting, settings_of, settled_setting
-from reservoir_hw.emulators.scpi.arguments import (
+from reservoir_hw.emulators.scpi.instrument import ScpiDevice
+from reservoir_hw.emulators.scpi.messages import (
     Boolean,
     Integer,
     Keyword,
     ListOf,
     Number,
     PerDivision,
+    ScpiError,
     definite_block,
 )
-from reservoir_hw.emulators.scpi.instrument import ScpiDevice
-from reservoir_hw.emulators.scpi.messages import ScpiError
 from reservoir_hw.emulators.scpi.tree import channel_of, command, constant, limit, query, reading, setting
 
 HIGHEST_RATE_HZ = 5e9

@@ -7,8 +7,7 @@ import threading
 from collections.abc import Callable
 from typing import Any, ClassVar
 
-from reservoir_hw.emulators.scpi.arguments import Integer
-from reservoir_hw.emulators.scpi.messages import ErrorQueue, ScpiError
+from reservoir_hw.emulators.scpi.messages import ErrorQueue, Integer, ScpiError
 from reservoir_hw.emulators.scpi.tree import Call, CommandTree, command, constant, query, reading, setting
 
 log = logging.getLogger(__name__)

@@ -23,8 +23,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from reservoir_hw.emulators.scpi.arguments import Argument, Limit, forms
-from reservoir_hw.emulators.scpi.messages import ScpiError, Token, split_arguments, split_units
+from reservoir_hw.emulators.scpi.messages import Argument, Limit, ScpiError, Token, forms, split_arguments, split_units
 
 Method = TypeVar("Method", bound=Callable[..., Any])
 

@@ -10,14 +10,12 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from reservoir_hw.emulators.faults import FaultPlan, FaultyInstrument
-from reservoir_hw.emulators.physics.film import FilmConfig
-from reservoir_hw.emulators.scpi.arguments import Argument, Number
+from reservoir_hw.emulators.physics.devices import FilmConfig
 from reservoir_hw.emulators.scpi.instrument import ScpiDevice
-from reservoir_hw.emulators.scpi.messages import ScpiError, Token
+from reservoir_hw.emulators.scpi.messages import Argument, Number, ScpiError, Token
 from reservoir_hw.emulators.scpi.tree import command, query, reading
-from reservoir_hw.emulators.servers.socket import SocketServer
-from reservoir_hw.emulators.smu.bench import Clock, FilmBench
-from reservoir_hw.emulators.smu.source import SourceMeter
+from reservoir_hw.emulators.servers import SocketServer
+from reservoir_hw.emulators.smu.source import Clock, FilmBench, SourceMeter
 
 FIRST_CHANNEL = 101
 _LIST = re.compile(rb"\(@([\d,:\s]+)\)")

@@ -22,20 +22,33 @@ from typing import Any
 
 from reservoir_hw.emulators.bench import Acquisition, VirtualBench
 from reservoir_hw.emulators.scope import Scope, Volts, channel_setting, scope_setting, settings_of, settled_setting
-from reservoir_hw.emulators.scpi.arguments import Boolean, Integer, Limit, Number, PerDivision, definite_block
-from reservoir_hw.emulators.scpi.messages import ScpiError, Token
+from reservoir_hw.emulators.scpi.messages import (
+    Boolean,
+    Integer,
+    Limit,
+    Number,
+    PerDivision,
+    ScpiError,
+    Token,
+    definite_block,
+)
 from reservoir_hw.emulators.scpi.tree import command, constant, limit, query, reading, setting
-from reservoir_hw.emulators.tektronix.oscilloscope import Choice, Either, ExecutionError, Oscilloscope, RunOrStop, Word
-from reservoir_hw.emulators.tektronix.record import (
+from reservoir_hw.emulators.tektronix.oscilloscope import (
     DIVISION_CODES,
     HIGHEST_RATE_HZ,
     LONGEST_RECORD,
     LOWEST_RATE_HZ,
     SHORTEST_RECORD,
     TIME_DIVISIONS,
+    Choice,
+    Either,
+    ExecutionError,
     Input,
+    Oscilloscope,
     Record,
+    RunOrStop,
     TimeBase,
+    Word,
     converted,
 )
 

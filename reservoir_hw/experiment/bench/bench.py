@@ -19,15 +19,13 @@ from reservoir_hw.core.reservoir_config import ReservoirConfig, build_reservoir,
 from reservoir_hw.core.spec import ReservoirSpec
 from reservoir_hw.core.store import StateStore
 from reservoir_hw.core.validation import parse_budget
-from reservoir_hw.experiment.bench.result import BenchResult
-from reservoir_hw.experiment.bench.rows import NOTHING, Cost, Ledger, Rows, complete_rows, rows_in
+from reservoir_hw.experiment.bench.result import NOTHING, BenchResult, Cost, Ledger, Rows, complete_rows, rows_in
 from reservoir_hw.experiment.bench.score import DEVICE, ModelScore, TaskScore, resampled
 from reservoir_hw.experiment.bench.standard import Candidate, Fitted, StandardTask, candidates, fitted, standard_tasks
 from reservoir_hw.experiment.configuration.document import load_document
 from reservoir_hw.experiment.run.experiment import Experiment
-from reservoir_hw.experiment.run.folder import write_json
 from reservoir_hw.experiment.run.report import write_report
-from reservoir_hw.experiment.run.result import how_it_ended
+from reservoir_hw.experiment.run.result import how_it_ended, write_json
 from reservoir_hw.experiment.states.pace import steps_driven, steps_of_opening
 from reservoir_hw.experiment.states.progress import Progress
 from reservoir_hw.tasks.task import Task

@@ -18,7 +18,7 @@ from reservoir_hw.core.errors import ConfigurationError
 from reservoir_hw.core.reservoir_config import ReservoirConfig
 from reservoir_hw.core.signal import MaskConfig
 from reservoir_hw.core.spec import ReservoirSpec
-from reservoir_hw.experiment.configuration.varying import short
+from reservoir_hw.experiment.configuration.document import short
 from reservoir_hw.tasks.task import Split
 
 

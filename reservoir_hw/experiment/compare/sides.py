@@ -24,10 +24,9 @@ from reservoir_hw.experiment.configuration.experiment import Point, drop_baselin
 from reservoir_hw.experiment.devices.measure import taken
 from reservoir_hw.experiment.run.in_one_pass import InOnePass
 from reservoir_hw.experiment.run.learning import States
-from reservoir_hw.experiment.states.drive import driven
+from reservoir_hw.experiment.states.drive import Recorder, driven
 from reservoir_hw.experiment.states.plan import Burst, DriveChunk, plan_of, steps_of
 from reservoir_hw.experiment.states.progress import StepCounter
-from reservoir_hw.experiment.states.record import Recorder
 from reservoir_hw.measures import Live, Measured, Recorded, StatesOnDisk
 from reservoir_hw.tasks.task import Task
 

@@ -18,11 +18,9 @@ from reservoir_hw.core import registry
 from reservoir_hw.core.axes import Dimension, Values, Vary, combinations, expand
 from reservoir_hw.core.configuration import NO_INFLUENCE_ON_STATES, Config, Document, Location, validate
 from reservoir_hw.core.errors import ConfigurationError
-from reservoir_hw.core.hil import place_hil
 from reservoir_hw.core.knobs import KnobConfig
-from reservoir_hw.core.reservoir_config import ReservoirConfig
-from reservoir_hw.experiment.configuration.gradient import GradientConfig, SweepConfig
-from reservoir_hw.experiment.configuration.varying import (
+from reservoir_hw.core.reservoir_config import ReservoirConfig, place_hil
+from reservoir_hw.experiment.configuration.document import (
     baseline_labels,
     called,
     check_places,
@@ -31,6 +29,7 @@ from reservoir_hw.experiment.configuration.varying import (
     unnamed,
     varied_keys,
 )
+from reservoir_hw.experiment.configuration.gradient import GradientConfig, SweepConfig
 from reservoir_hw.readout.baselines.configuration import BaselineConfig
 from reservoir_hw.readout.configuration import GradientReadoutConfig, ReadoutConfig, StateReadoutConfig
 from reservoir_hw.readout.models.configuration import TokenModelConfig

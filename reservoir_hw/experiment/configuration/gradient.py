@@ -10,7 +10,7 @@ from pydantic import Field, NonNegativeInt, PositiveInt, field_serializer, model
 from reservoir_hw.core.axes import Dimension
 from reservoir_hw.core.configuration import Config
 from reservoir_hw.core.passwords import without_password
-from reservoir_hw.experiment.configuration.varying import called
+from reservoir_hw.experiment.configuration.document import called
 from reservoir_hw.readout.training.options import PRESETS, TrainingOptions
 
 

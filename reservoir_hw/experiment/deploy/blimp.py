@@ -21,9 +21,8 @@ from reservoir_hw.core.seeds import generator
 from reservoir_hw.core.tokenizer import BpeTokenizer, Documents, joined
 from reservoir_hw.experiment.deploy.trained import trained_baseline, trained_row
 from reservoir_hw.experiment.run.by_gradients import model_of, opened_model
-from reservoir_hw.experiment.run.folder import new_run_folder
 from reservoir_hw.experiment.run.report import write_report
-from reservoir_hw.experiment.run.result import InFolder
+from reservoir_hw.experiment.run.result import InFolder, new_run_folder
 from reservoir_hw.experiment.states.progress import Progress, StepCounter
 from reservoir_hw.readout.baselines.ngram import NGram
 from reservoir_hw.tasks.datasets import FOLDER_VARIABLE

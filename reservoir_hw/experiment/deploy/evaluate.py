@@ -15,11 +15,10 @@ from reservoir_hw.core import provenance
 from reservoir_hw.core.errors import ConfigurationError, DeviceError
 from reservoir_hw.core.reservoir import Reservoir
 from reservoir_hw.experiment.deploy.trained import TrainedRow, trained_row
-from reservoir_hw.experiment.run.folder import new_run_folder, write_array
 from reservoir_hw.experiment.run.in_one_pass import opened
 from reservoir_hw.experiment.run.learning import judged, state_readout, trained
 from reservoir_hw.experiment.run.report import write_report
-from reservoir_hw.experiment.run.result import InFolder
+from reservoir_hw.experiment.run.result import InFolder, new_run_folder, write_array
 from reservoir_hw.experiment.states.drive import driven, forecast
 from reservoir_hw.experiment.states.pace import begin, driven_on
 from reservoir_hw.experiment.states.plan import SplitName, goes_on, plan

@@ -8,8 +8,8 @@ from reservoir_hw.core.errors import ConfigurationError, extra
 from reservoir_hw.experiment.deploy.export_models import export_model, export_readout
 from reservoir_hw.experiment.deploy.job import REPLAYED, Export, Precision, Target
 from reservoir_hw.experiment.deploy.trained import trained_row
-from reservoir_hw.experiment.run.folder import write_yaml
 from reservoir_hw.experiment.run.open_device import OpenDevice
+from reservoir_hw.experiment.run.result import write_yaml
 from reservoir_hw.experiment.states.progress import Progress
 
 # By how an experiment trains a readout: what it was trained on is what it is compared on.

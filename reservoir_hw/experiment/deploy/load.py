@@ -12,8 +12,7 @@ from reservoir_hw.core.tokenizer import load_tokenizer
 from reservoir_hw.experiment.deploy.export_models import model_without_devices
 from reservoir_hw.experiment.deploy.job import check_devices
 from reservoir_hw.experiment.deploy.trained import TrainedRow, trained_row
-from reservoir_hw.experiment.run.by_gradients import model_of, opened_model
-from reservoir_hw.experiment.run.on_labels import opened_classifier
+from reservoir_hw.experiment.run.by_gradients import model_of, opened_classifier, opened_model
 from reservoir_hw.readout.configuration import StateReadoutConfig
 from reservoir_hw.readout.models.configuration import TokenModelConfig
 

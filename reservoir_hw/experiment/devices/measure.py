@@ -34,9 +34,8 @@ from reservoir_hw.experiment.devices.measured_tables import (
     number_text,
 )
 from reservoir_hw.experiment.devices.qualification import QUALIFICATIONS, Loop, Qualification, Settings
-from reservoir_hw.experiment.run.folder import new_run_folder
 from reservoir_hw.experiment.run.report import write_report
-from reservoir_hw.experiment.run.result import InFolder, how_it_ended
+from reservoir_hw.experiment.run.result import InFolder, how_it_ended, new_run_folder
 from reservoir_hw.experiment.states.progress import Progress, StepCounter
 from reservoir_hw.experiment.states.watch import about_counters, counted
 from reservoir_hw.measures import (

@@ -15,7 +15,7 @@ from reservoir_hw.core.errors import ConfigurationError, ReservoirError
 from reservoir_hw.core.reservoir_config import reservoir_section
 from reservoir_hw.core.store import StateStore
 from reservoir_hw.core.threads import blas_threads
-from reservoir_hw.experiment.configuration.document import load_document
+from reservoir_hw.experiment.configuration.document import baseline_labels, differences, load_document
 from reservoir_hw.experiment.configuration.experiment import (
     ExperimentConfig,
     Point,
@@ -25,17 +25,22 @@ from reservoir_hw.experiment.configuration.experiment import (
     reservoir_baselines,
     trained_baselines,
 )
-from reservoir_hw.experiment.configuration.varying import baseline_labels, differences
-from reservoir_hw.experiment.run.by_gradients import VALIDATION, ByGradients
+from reservoir_hw.experiment.run.by_gradients import VALIDATION, ByGradients, OnLabels
 from reservoir_hw.experiment.run.estimate import Estimate, estimate
-from reservoir_hw.experiment.run.folder import begun_run_folder, new_run_folder, rows_in, write_yaml
 from reservoir_hw.experiment.run.in_one_pass import InOnePass, check_recording, harvest_point
 from reservoir_hw.experiment.run.merge import copy_files, keep_arrays, parts_of, records_of
-from reservoir_hw.experiment.run.on_labels import OnLabels
 from reservoir_hw.experiment.run.open_device import OpenDevice, left_open
 from reservoir_hw.experiment.run.processes import Processes, joined
 from reservoir_hw.experiment.run.report import write_report
-from reservoir_hw.experiment.run.result import Result, Source, how_it_ended
+from reservoir_hw.experiment.run.result import (
+    Result,
+    Source,
+    begun_run_folder,
+    how_it_ended,
+    new_run_folder,
+    rows_in,
+    write_yaml,
+)
 from reservoir_hw.experiment.run.trainer import Cost, PointRun, RowFiles, Trainer
 from reservoir_hw.experiment.states.harvest import store_path
 from reservoir_hw.experiment.states.pace import steps_of_opening

@@ -20,10 +20,10 @@ from reservoir_hw.core.reservoir_config import ReservoirConfig, build_reservoir
 from reservoir_hw.core.spec import ReservoirSpec
 from reservoir_hw.core.store import StateStore
 from reservoir_hw.experiment.configuration.experiment import ExperimentConfig, Point
-from reservoir_hw.experiment.run.folder import write_array
 from reservoir_hw.experiment.run.learning import Prepare, state_readout, trained
 from reservoir_hw.experiment.run.open_device import OpenDevice, refuse_draws
-from reservoir_hw.experiment.run.text_plan import check_gradient, gradient_of, refuse_options_of_texts
+from reservoir_hw.experiment.run.result import write_array
+from reservoir_hw.experiment.run.text_training import check_gradient, gradient_of, refuse_options_of_texts
 from reservoir_hw.experiment.run.trainer import (
     Cost,
     PointRun,
@@ -33,7 +33,7 @@ from reservoir_hw.experiment.run.trainer import (
     device_records,
     fitting_steps,
 )
-from reservoir_hw.experiment.states.drive import driven, forecast, gathers
+from reservoir_hw.experiment.states.drive import driven, forecast, gathers, recorded
 from reservoir_hw.experiment.states.harvest import (
     about_calibration,
     about_changes,
@@ -58,7 +58,6 @@ from reservoir_hw.experiment.states.pace import (
 )
 from reservoir_hw.experiment.states.plan import Burst, DriveChunk, goes_on, kept, plan_of
 from reservoir_hw.experiment.states.progress import StepCounter, following
-from reservoir_hw.experiment.states.record import recorded
 from reservoir_hw.experiment.states.resuming import about_interruptions, changes_since, in_words
 from reservoir_hw.experiment.states.watch import StateWatch, about_counters, counted
 from reservoir_hw.readout.configuration import GradientReadoutConfig, Readout

@@ -9,7 +9,7 @@ from typing import Any, TypeAlias, cast
 import numpy as np
 
 from reservoir_hw.experiment.configuration.experiment import ExperimentConfig, Point
-from reservoir_hw.experiment.run.text_plan import gradient_of
+from reservoir_hw.experiment.run.text_training import gradient_of
 from reservoir_hw.experiment.states.drive import gathers, in_whole, learn, predict_into, predict_then_update_into
 from reservoir_hw.experiment.states.plan import DriveChunk, goes_on
 from reservoir_hw.readout.configuration import GradientReadoutConfig, Readout, StateReadoutConfig

@@ -13,8 +13,7 @@ import numpy as np
 
 from reservoir_hw.core.errors import ConfigurationError
 from reservoir_hw.core.files import replacing
-from reservoir_hw.experiment.run.folder import change_since, point_of
-from reservoir_hw.experiment.run.result import Result
+from reservoir_hw.experiment.run.result import Result, change_since, point_of
 from reservoir_hw.tasks.task import Evaluation, Row
 
 # The folders of a run that its rows name. What only an interrupted training needs is left behind.

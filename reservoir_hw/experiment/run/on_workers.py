@@ -20,8 +20,7 @@ from reservoir_hw.core.reservoir_config import ReservoirConfig
 from reservoir_hw.core.threads import share_cores
 from reservoir_hw.experiment.configuration.experiment import Point
 from reservoir_hw.experiment.run.experiment import Experiment
-from reservoir_hw.experiment.run.folder import begun_run_folder, new_run_folder, write_yaml
-from reservoir_hw.experiment.run.result import Result
+from reservoir_hw.experiment.run.result import Result, begun_run_folder, new_run_folder, write_yaml
 from reservoir_hw.experiment.states.progress import Progress, StepCounter
 
 if TYPE_CHECKING:

@@ -9,9 +9,8 @@ from importlib.resources import files
 from typing import Any
 
 from reservoir_hw.core.files import replace_file, replacing
-from reservoir_hw.experiment.configuration.varying import called
-from reservoir_hw.experiment.run.folder import to_yaml
-from reservoir_hw.experiment.run.result import InFolder
+from reservoir_hw.experiment.configuration.document import called
+from reservoir_hw.experiment.run.result import InFolder, to_yaml
 
 
 def have_report_extra() -> bool:

@@ -11,9 +11,9 @@ from reservoir_hw.core.axes import Dimension
 from reservoir_hw.core.configuration import Document, Location
 from reservoir_hw.core.errors import ConfigurationError
 from reservoir_hw.core.provenance import first_change, plain
+from reservoir_hw.experiment.configuration.document import varied_keys
 from reservoir_hw.experiment.configuration.experiment import parse_experiment
 from reservoir_hw.experiment.configuration.gradient import SweepConfig
-from reservoir_hw.experiment.configuration.varying import varied_keys
 from reservoir_hw.experiment.states.harvest import contents
 
 _OTHER_VALUES = 20

@@ -35,10 +35,9 @@ from reservoir_hw.experiment.configuration.experiment import drop_baselines
 from reservoir_hw.experiment.run.by_gradients import VALIDATION
 from reservoir_hw.experiment.run.estimate import Estimate
 from reservoir_hw.experiment.run.experiment import Experiment
-from reservoir_hw.experiment.run.folder import write_yaml
 from reservoir_hw.experiment.run.open_device import OpenDevice
 from reservoir_hw.experiment.run.report import write_report
-from reservoir_hw.experiment.run.result import how_it_ended
+from reservoir_hw.experiment.run.result import how_it_ended, write_yaml
 from reservoir_hw.experiment.states.progress import Progress
 from reservoir_hw.experiment.sweeps.result import SweepResult
 from reservoir_hw.experiment.sweeps.space import example_trial, identity_of, search_space, with_values

@@ -13,9 +13,8 @@ from torch.nn.functional import binary_cross_entropy_with_logits, logsigmoid
 
 from reservoir_hw.core.errors import ConfigurationError, ShapeError
 from reservoir_hw.core.validation import number_in, whole_number
-from reservoir_hw.readout.models.language_model import OneHot
 from reservoir_hw.readout.models.softmax import IGNORED, LinearReadout
-from reservoir_hw.readout.models.token_model import TokenModel, check_tokens
+from reservoir_hw.readout.models.token_model import OneHot, TokenModel, check_tokens
 
 if TYPE_CHECKING:
     from reservoir_hw.readout.training import TrainingOptions, TrainingResult

@@ -16,8 +16,7 @@ import numpy as np
 
 from reservoir_hw.core.errors import ConfigurationError, NotOpen
 from reservoir_hw.readout.edge._archive import MANIFEST_LIMIT, PIECE, Archive, Content, add, packing, replacing
-from reservoir_hw.readout.edge._graph_check import check_graph
-from reservoir_hw.readout.edge._weights import parse_header, views
+from reservoir_hw.readout.edge._graph_check import check_graph, parse_header, views
 from reservoir_hw.readout.edge.manifest import (
     FORMAT,
     MANIFEST,

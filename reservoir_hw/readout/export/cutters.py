@@ -12,8 +12,7 @@ from torch import Tensor, nn
 from torch.nn.functional import linear
 
 from reservoir_hw.readout.edge.manifest import Carried, Crossing, Value
-from reservoir_hw.readout.export.graph import EDGE, Plan, Precision, Reference, Values, Weights
-from reservoir_hw.readout.export.layers import LayerGraph, array
+from reservoir_hw.readout.export.graph import EDGE, LayerGraph, Plan, Precision, Reference, Values, Weights, array
 from reservoir_hw.readout.export.simulated_network import (
     carried_state,
     check_size,

@@ -13,10 +13,9 @@ from reservoir_hw.core.reservoir import Reservoir
 from reservoir_hw.core.spec import ReservoirSpec
 from reservoir_hw.readout.edge.manifest import Crossing, Value
 from reservoir_hw.readout.edge.verification import spread_of
-from reservoir_hw.readout.export.graph import Plan, Precision, Values, Weights
-from reservoir_hw.readout.export.layers import LayerGraph, refuse_changes
+from reservoir_hw.readout.export.graph import LayerGraph, Plan, Precision, Values, Weights, refuse_changes
 from reservoir_hw.readout.export.simulated_network import carried_state, emit_network, network_of, simulated
-from reservoir_hw.readout.linear.linear_form import FeatureScale, LinearForm, loses_in_single, sizes_of
+from reservoir_hw.readout.linear.least_squares import FeatureScale, LinearForm, loses_in_single, sizes_of
 
 if TYPE_CHECKING:
     from reservoir_hw.readout.models.token_model import TokenModel

@@ -27,8 +27,7 @@ from reservoir_hw.core.spec import ReservoirSpec
 from reservoir_hw.readout.edge.manifest import Crossing, DType, Value
 from reservoir_hw.readout.edge.sessions import session_of
 from reservoir_hw.readout.edge.verification import Deviation, deviation_of, limit_of
-from reservoir_hw.readout.export.graph import IR_VERSION, OPSET, Graph, Plan, Values, Weights
-from reservoir_hw.readout.export.layers import LayerGraph
+from reservoir_hw.readout.export.graph import IR_VERSION, OPSET, Graph, LayerGraph, Plan, Values, Weights
 from reservoir_hw.readout.models.token_model import evaluating
 
 log = logging.getLogger(__name__)

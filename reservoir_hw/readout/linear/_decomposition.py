@@ -1,18 +1,19 @@
-"""The ridge problem: its features and their units (`Design`), and the basis where it is diagonal (`Spectrum`).
-
-One decomposition serves every alpha and output.
+"""The ridge problem: its features and their units (`Design`), the basis where it is diagonal (`Spectrum`), and its
+solution by second moments or QR.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Self, TypeAlias
+from typing import Any, Self, TypeAlias, cast
 
 import numpy as np
 import numpy.typing as npt
 
 from reservoir_hw.core import arrays
+from reservoir_hw.core.threads import blas_threads
 from reservoir_hw.readout.linear.training_chunks import EPSILON
 
 Array: TypeAlias = npt.NDArray[np.float64]
@@ -249,3 +250,228 @@ def choose_alpha(scores: Array, alphas: Array, *, per_output: bool) -> float | A
     curve = scores if per_output else scores.mean(axis=1)
     best = alphas.size - 1 - np.argmin(curve[::-1], axis=0)
     return alphas[best] if per_output else float(alphas[best])
+
+
+# ---- Ridge regression from an incremental QR decomposition: the condition number is not squared.
+
+
+class IncrementalQR:
+    """The triangular factor of the columns (1, x, y), updated block by block by Householder reflections.
+
+    Stacking a block under the factor and decomposing again loses nothing (Golub & Van Loan 2013, _6.5.3;
+    the sequential "TSQR" of Demmel et al. 2012). Because the columns stand in this order, row 0 holds the
+    means, the next rows the centred features, and what is left below them of y is the residual of least
+    squares.
+    """
+
+    def __init__(self, width: int) -> None:
+        self.rows = 0
+        self._factor = np.zeros((0, 1 + width))
+
+    def add(self, block: Array) -> None:
+        """Take in rows (n, 1 + width)."""
+        self._factor = _triangle(np.vstack([self._factor, block]))
+        self.rows += block.shape[0]
+
+    def merged(self, others: Sequence[Any]) -> Self:
+        """The factor of the factors."""
+        result = type(self)(self._factor.shape[1] - 1)
+        result._factor = _triangle(np.vstack([part._factor for part in (self, *others)]))
+        result.rows = self.rows + sum(part.rows for part in others)
+        return result
+
+    @property
+    def mean(self) -> Array:
+        """(width,)."""
+        return self._factor[0, 1:] / self._factor[0, 0]
+
+    @property
+    def variance(self) -> Array:
+        """(width,)."""
+        return (self._factor[1:, 1:] ** 2).sum(axis=0) / self.rows
+
+    def _about(self, centre: Array) -> Array:
+        """A matrix F with FᵀF = the second moments about `centre`: (·, width)."""
+        offset = self.mean - centre
+        centred = self._factor[1:, 1:]
+        if not offset.any():
+            return centred
+        return np.vstack([np.sqrt(self.rows) * offset, centred])
+
+    def spectrum(self, design: Design) -> Spectrum:
+        """Singular values and right singular vectors of the triangular factor."""
+        columns = np.append(design.keep, np.arange(design.features, self._factor.shape[1] - 1))
+        kept = design.keep.size
+        factor = _triangle(self._about(design.centre)[:, columns])
+        left, singular, right = np.linalg.svd(design.scaled(factor[:kept, :kept].T).T, full_matrices=False)
+        projected = left.T @ factor[:kept, kept:]
+        level = rounding_level(kept, self.rows)
+        resolved = singular > level * singular.max(initial=0.0)
+        explained = np.where(resolved[:, None], projected**2, 0.0)
+        # The second term is what lies along directions that only rounding errors span.
+        unexplained = (factor[kept:, kept:] ** 2).sum(axis=0) + (projected[~resolved] ** 2).sum(axis=0)
+        return Spectrum(
+            values=singular**2,
+            vectors=right.T,
+            moments=singular[:, None] * projected,
+            explained=explained,
+            unexplained=unexplained,
+            resolved=resolved,
+            rows=self.rows,
+            constants=design.constants,
+        )
+
+    def direct(self, design: Design, alpha: float) -> tuple[Array, Callable[[], Spectrum]] | None:
+        """None: beside the updates of the factor, its decomposition takes no time."""
+
+    def squared_error(self, design: Design, weights: Array) -> Array:
+        """The residuals themselves, up to a rotation: no difference of large numbers."""
+        factor = self._about(design.centre)
+        weights = design.scaled(weights)
+        residual = factor[:, None, design.features :] - times(factor[:, design.keep], weights)
+        return (residual**2).sum(axis=0)
+
+
+def _triangle(matrix: Array) -> Array:
+    return cast(Array, np.linalg.qr(matrix, mode="r"))
+
+
+# ---- Ridge regression from accumulated second moments: fast, good for condition numbers up to about 1e7.
+
+
+class NormalEquations:
+    """The Gram matrix of the columns (1, x, y), always summed in float64.
+
+    Summed in float32 it is useless for small alpha: the squares of small singular values are the first
+    thing that rounding takes away. Rows that are tensors are summed where they are; everything else is computed by
+    numpy, from the sums.
+    """
+
+    def __init__(self, width: int) -> None:
+        self.rows = 0
+        self._sums: Any = np.zeros((1 + width, 1 + width))
+        self._fetched: Array | None = None
+
+    def add(self, block: Any) -> None:
+        """Take in rows (n, 1 + width); numpy hands block.T @ block to dsyrk, half the work of a product."""
+        with blas_threads(block.shape[0] * block.shape[1] ** 2):
+            product = block.T @ block
+        if self.rows:
+            self._sums += product
+        else:
+            self._sums = product
+        self.rows += block.shape[0]
+        self._fetched = None
+
+    def merged(self, others: Sequence[Any]) -> Self:
+        """Moments add up."""
+        result = type(self)(self._sums.shape[0] - 1)
+        for part in (self, *others):
+            result._sums += part._gram
+            result.rows += part.rows
+        return result
+
+    @property
+    def _gram(self) -> Array:
+        gram = self._fetched
+        if gram is None:
+            gram = self._fetched = cast(Array, arrays.as_numpy(self._sums))
+        return gram
+
+    @property
+    def mean(self) -> Array:
+        """(width,)."""
+        return self._gram[0, 1:] / self.rows
+
+    @property
+    def variance(self) -> Array:
+        """(width,)."""
+        return np.maximum(self._gram.diagonal()[1:] / self.rows - self.mean**2, 0.0)
+
+    def _about(self, centre: Array) -> Array:
+        """Second moments about `centre`: (width, width)."""
+        mean = self.mean
+        # Two steps: about the mean first, so that the common case loses no digits to the second term.
+        moments = np.multiply.outer(mean, -self.rows * mean)
+        moments += self._gram[1:, 1:]
+        offset = mean - centre
+        if offset.any():
+            moments += self.rows * np.outer(offset, offset)
+        return moments
+
+    def spectrum(self, design: Design) -> Spectrum:
+        """Eigenvalues and eigenvectors of the scaled Gram matrix."""
+        return _System(self._about(design.centre), design, self.rows).spectrum()
+
+    def direct(self, design: Design, alpha: float) -> tuple[Array, Callable[[], Spectrum]] | None:
+        """By elimination, several times as fast as the eigenvectors."""
+        system = _System(self._about(design.centre), design, self.rows)
+        weights = system.weights(alpha)
+        return None if weights is None else (weights, system.spectrum)
+
+    def squared_error(self, design: Design, weights: Array) -> Array:
+        """|y|² - 2 w·Xᵀy + w·XᵀX w."""
+        moments = self._about(design.centre)
+        kept, targets = design.columns, slice(design.features, None)
+        weights = design.scaled(weights)
+        gram, cross = moments[kept][:, kept], moments[kept, targets]
+        error = (weights * (times(gram, weights) - 2.0 * cross[:, None])).sum(axis=0)
+        return np.maximum(error + moments.diagonal()[targets], 0.0)
+
+
+class _System:
+    """AᵀA, AᵀY and |Y|² of a design A, on their own: independent of what is learned later."""
+
+    def __init__(self, moments: Array, design: Design, rows: int) -> None:
+        kept, targets = design.columns, slice(design.features, None)
+        self.gram = moments[kept][:, kept]
+        if design.scale is not None:
+            self.gram /= design.scale
+            self.gram /= design.scale[:, None]
+        self.cross = design.scaled(moments[kept, targets])
+        self.total = moments.diagonal()[targets].copy()
+        self.rows, self.constants = rows, design.constants
+        self.level = rounding_level(len(self.gram), rows)
+
+    def spectrum(self) -> Spectrum:
+        with blas_threads(4 * len(self.gram) ** 3):
+            values, vectors = np.linalg.eigh(self.gram)
+        values = np.maximum(values, 0.0)
+        projected = vectors.T @ self.cross
+        resolved = values > self.level * values.max(initial=0.0)
+        explained = np.zeros_like(projected)
+        explained[resolved] = projected[resolved] ** 2 / values[resolved, None]
+        return Spectrum(
+            values=values,
+            vectors=vectors,
+            moments=projected,
+            explained=explained,
+            unexplained=np.maximum(self.total - explained.sum(axis=0), 0.0),
+            resolved=resolved,
+            rows=self.rows,
+            constants=self.constants,
+        )
+
+    def weights(self, alpha: float) -> Array | None:
+        """(AᵀA + alpha)⁻¹ AᵀY, or None if an eigenvalue of AᵀA + alpha may be as small as rounding errors.
+
+        τ is twice the level of the errors of the sums; the Frobenius norm in it is no smaller than the largest
+        eigenvalue. The eigenvalues of the exact AᵀA are at least 0, those of the summed one at least -τ/2, so an
+        alpha of 2τ keeps them all above τ. For a smaller alpha a factorisation tells: a matrix has a Cholesky factor
+        if and only if all eigenvalues are positive, so that of the matrix minus τ if they exceed τ.
+        """
+        matrix = self.gram.copy()
+        entries = matrix.reshape(-1)
+        diagonal = entries[:: len(matrix) + 1]
+        diagonal += alpha
+        threshold = 2 * self.level * math.sqrt(entries.dot(entries))
+        if alpha < 2 * threshold:
+            diagonal -= threshold
+            try:
+                with blas_threads(len(matrix) ** 3):
+                    np.linalg.cholesky(matrix)
+            except np.linalg.LinAlgError:
+                return None
+            diagonal += threshold
+        with blas_threads(len(matrix) ** 3):
+            return cast(Array, np.linalg.solve(matrix, self.cross))

@@ -15,8 +15,7 @@ from reservoir_hw.core.errors import InputRangeError, ReservoirError, ShapeError
 from reservoir_hw.readout.linear._decomposition import Array
 from reservoir_hw.readout.linear._online_rules import LeastMeanSquares, RecursiveLeastSquares
 from reservoir_hw.readout.linear.configuration import LinearConfig, NotSolved
-from reservoir_hw.readout.linear.least_squares import LeastSquaresReadout
-from reservoir_hw.readout.linear.linear_form import FeatureScale, LinearForm
+from reservoir_hw.readout.linear.least_squares import FeatureScale, LeastSquaresReadout, LinearForm
 from reservoir_hw.readout.linear.training_chunks import Chunk, Columns, Widths, numeric
 
 # Rows that are converted to float64 at once.

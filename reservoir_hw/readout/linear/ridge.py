@@ -19,15 +19,20 @@ from reservoir_hw.readout.linear._decomposition import (
     Accumulator,
     Array,
     Design,
+    IncrementalQR,
+    NormalEquations,
     Spectrum,
     choose_alpha,
     gcv_scores,
 )
-from reservoir_hw.readout.linear._incremental_qr import IncrementalQR
-from reservoir_hw.readout.linear._normal_equations import NormalEquations
 from reservoir_hw.readout.linear.configuration import IllConditionedWarning, LinearConfig, NotSolved
-from reservoir_hw.readout.linear.least_squares import LeastSquaresReadout
-from reservoir_hw.readout.linear.linear_form import FeatureScale, LinearForm, loses_in_single, sizes_of
+from reservoir_hw.readout.linear.least_squares import (
+    FeatureScale,
+    LeastSquaresReadout,
+    LinearForm,
+    loses_in_single,
+    sizes_of,
+)
 from reservoir_hw.readout.linear.training_chunks import Chunk, SequencePosition
 from reservoir_hw.tasks.task import Task
 

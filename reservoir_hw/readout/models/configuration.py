@@ -181,7 +181,7 @@ class OneHotConfig(Config):
 
     def build(self, vocabulary: int) -> nn.Module:
         """The module."""
-        from reservoir_hw.readout.models.language_model import OneHot
+        from reservoir_hw.readout.models.token_model import OneHot
 
         return OneHot(vocabulary)
 
@@ -203,7 +203,7 @@ class RandomEmbeddingConfig(Config):
 
     def build(self, vocabulary: int) -> nn.Module:
         """The module."""
-        from reservoir_hw.readout.models.language_model import random_embedding
+        from reservoir_hw.readout.models.token_model import random_embedding
 
         return random_embedding(vocabulary, self.width, seed=self.seed, scaling=self.scaling, trainable=self.trainable)
 
@@ -233,8 +233,8 @@ class ReservoirModelConfig(ModelConfig):
     def _readout(self, nodes: int, vocabulary: int) -> nn.Module: ...
 
     def _make(self, vocabulary: int, layers: Sequence[ReservoirLayer], _context: int, /) -> TokenModel:
-        from reservoir_hw.readout.models.attention import NormalisedReadout
-        from reservoir_hw.readout.models.language_model import ReservoirLM
+        from reservoir_hw.readout.models.softmax import NormalisedReadout
+        from reservoir_hw.readout.models.token_model import ReservoirLM
 
         (layer,) = layers
         readout = self._readout(layer.nodes, vocabulary)
@@ -283,7 +283,7 @@ class AttentionModelConfig(ReservoirModelConfig):
     hidden: PositiveInt = Field(default=25, description="width of the network that computes the output weights")
 
     def _readout(self, nodes: int, vocabulary: int) -> nn.Module:
-        from reservoir_hw.readout.models.attention import AttentionReadout
+        from reservoir_hw.readout.models.softmax import AttentionReadout
 
         return AttentionReadout(nodes, self.hidden, vocabulary)
 

@@ -17,9 +17,8 @@ from torch import Tensor, nn
 from reservoir_hw.core.errors import ConfigurationError, ShapeError
 from reservoir_hw.core.validation import number_in, whole_number
 from reservoir_hw.networks.language_weights import EsnArrays, dense_esn_weights, sparse_esn_weights
-from reservoir_hw.readout.models.language_model import SparseEmbedding, check_readout, given_embedding
 from reservoir_hw.readout.models.softmax import LinearReadout, LowRankReadout
-from reservoir_hw.readout.models.token_model import TokenModel
+from reservoir_hw.readout.models.token_model import SparseEmbedding, TokenModel, check_readout, given_embedding
 
 Activation = Literal["tanh", "relu", "identity"]
 

@@ -12,10 +12,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from reservoir_hw.core.errors import ConfigurationError
-from reservoir_hw.core.functions import import_function, without_digest
-from reservoir_hw.core.given import given_in
+from reservoir_hw.core.given import given_in, import_function, without_digest
 from reservoir_hw.core.series_format import SeriesFormat
-from reservoir_hw.tasks import classification
+from reservoir_hw.tasks import report as classification
 from reservoir_hw.tasks.data.configuration import DataSettings
 from reservoir_hw.tasks.data.reading import Found, Series, found_series
 from reservoir_hw.tasks.data.splitting import Parts, format_of, parts_of, shared

@@ -15,7 +15,6 @@ from reservoir_hw.core.configuration import Config
 from reservoir_hw.core.errors import ConfigurationError
 from reservoir_hw.core.tokenizer import Corpus, Tokenizer, WordTokenizer
 from reservoir_hw.tasks.elman_grammar import report
-from reservoir_hw.tasks.elman_grammar.corpus import Sentences, Words, divide, draw, numbered, recognised, sentences_of
 from reservoir_hw.tasks.elman_grammar.grammar import (
     CLASS_NAMES,
     CLASS_SIZE,
@@ -23,8 +22,15 @@ from reservoir_hw.tasks.elman_grammar.grammar import (
     DISTANCES,
     LONGEST,
     VOCABULARY,
+    Sentences,
+    Words,
     conditioned,
+    divide,
+    draw,
     language,
+    numbered,
+    recognised,
+    sentences_of,
 )
 from reservoir_hw.tasks.task import (
     Evaluation,

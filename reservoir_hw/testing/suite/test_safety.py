@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from reservoir_hw.core.errors import ConfigurationError
-from reservoir_hw.core.hil import Action
+from reservoir_hw.core.reservoir_config import Action
 from reservoir_hw.testing import owner
 from reservoir_hw.testing.bench import Bench
 from reservoir_hw.testing.plan import drives, failed, unverified

@@ -10,7 +10,7 @@ import pytest
 from text_benches import film, levels
 
 from reservoir_hw import Experiment
-from reservoir_hw.emulators.physics.film import FilmConfig
+from reservoir_hw.emulators.physics.devices import FilmConfig
 
 GATES = [round(0.05 * n, 2) for n in range(1, 13)]
 GATE = 2

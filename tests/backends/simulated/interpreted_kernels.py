@@ -29,7 +29,7 @@ from reservoir_hw.backends.simulated.esn import cpu_loop
 from reservoir_hw.backends.simulated.gated import cpu_loop as gated_cpu_loop
 from reservoir_hw.backends.simulated.nonidealities.noise import ROUNDINGS, LoopTerms
 from reservoir_hw.networks import EsnWeights, draw_weights
-from reservoir_hw.networks.gated_weights import draw_gated_weights
+from reservoir_hw.networks.weights import draw_gated_weights
 
 TOLERANCE = 2e-6
 """Largest difference from the numba kernel, as a share of the largest state, or of 1 where that is smaller."""

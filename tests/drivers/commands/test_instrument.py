@@ -14,7 +14,7 @@ import pytest
 from scripted_instrument import instrument
 
 from reservoir_hw.core.errors import ConfigurationError, DeviceDisconnected, DeviceFault, DeviceTimeout, ProtocolError
-from reservoir_hw.drivers.commands.instrument import TextInstrument, Unasked
+from reservoir_hw.drivers.commands import TextInstrument, Unasked
 from reservoir_hw.drivers.ports import port_of
 from reservoir_hw.drivers.visa.links import ConnectionConfig, resource_of
 

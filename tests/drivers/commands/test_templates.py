@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from reservoir_hw.core.errors import DeviceFault, ProtocolError
-from reservoir_hw.drivers.commands.answers import Floats, Pattern, Template
+from reservoir_hw.drivers.commands import Floats, Pattern, Template
 
 WIDTHS = {"u": 2, "n": None, "k": None}
 VALUES = {"u": [-0.12345, 1.5], "n": 7, "k": 1}

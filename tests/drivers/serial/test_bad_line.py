@@ -8,9 +8,9 @@ import pytest
 from reservoir_hw.backends.serial import SerialConfig
 from reservoir_hw.core.configuration import Document, validate
 from reservoir_hw.core.errors import ReservoirError
+from reservoir_hw.emulators.board.board import SCALE, VirtualNodes
 from reservoir_hw.emulators.board.faults import BoardFaultPlan
 from reservoir_hw.emulators.board.line import emulated_board
-from reservoir_hw.emulators.virtual_nodes import SCALE, VirtualNodes
 
 NODES, STEPS = 8, 60
 COUNTS = np.random.default_rng(0).integers(-16384, 16384, (STEPS, 1))

@@ -29,7 +29,7 @@ from reservoir_hw.core.errors import (
 from reservoir_hw.drivers.ports import resource_of_port
 from reservoir_hw.drivers.serial import Connection, board_at
 from reservoir_hw.drivers.serial.frames import ANSWER, NAK, Operation
-from reservoir_hw.emulators.virtual_nodes import VirtualNodes
+from reservoir_hw.emulators.board.board import VirtualNodes
 
 INPUTS = b"\x00\x10\x00\xf0\x34\x12"
 TIMEOUT_S = 0.3

@@ -14,7 +14,7 @@ from scripted_board import declared, line_of, nak
 from serial_page import PAGE, Example, examples
 
 from reservoir_hw.core.errors import ProtocolError
-from reservoir_hw.drivers.encodings import Encoding
+from reservoir_hw.drivers.codes import Encoding
 from reservoir_hw.drivers.serial import frames
 from reservoir_hw.drivers.serial.frames import Frame, stuffed
 

@@ -20,9 +20,8 @@ from reservoir_hw.core.errors import (
     DeviceTimeout,
     ProtocolError,
 )
-from reservoir_hw.drivers.visa.links import SCPI, PyvisaLink, resource_of
+from reservoir_hw.drivers.visa.links import SCPI, PyvisaLink, Session, resource_of
 from reservoir_hw.drivers.visa.scpi import ScpiInstrument
-from reservoir_hw.drivers.visa.session import Session
 
 # 0x0A is among their bytes, as the low and as the high one.
 NUMBERS = np.arange(-30_000, 30_000, dtype="<i2")

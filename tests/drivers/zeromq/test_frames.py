@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from reservoir_hw.core.errors import ConfigurationError, ProtocolError
-from reservoir_hw.drivers.encodings import DTYPES
+from reservoir_hw.drivers.codes import DTYPES
 from reservoir_hw.drivers.zeromq import frames
 from reservoir_hw.drivers.zeromq.frames import Header
 

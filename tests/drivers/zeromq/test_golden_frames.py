@@ -9,7 +9,7 @@ import pytest
 from golden_frames import Golden, golden_frames
 
 from reservoir_hw.core.errors import ProtocolError
-from reservoir_hw.drivers.encodings import Encoding
+from reservoir_hw.drivers.codes import Encoding
 from reservoir_hw.drivers.zeromq.frames import (
     Header,
     array_of,

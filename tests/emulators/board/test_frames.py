@@ -7,7 +7,7 @@ import pytest
 from serial_host import crc16, has_crc32, on_line, stuffed, unstuffed
 from serial_page import Example, examples
 
-from reservoir_hw.emulators.board.frames import Damaged, Splitter, TooLong, body_of, framed
+from reservoir_hw.emulators.board.board import Damaged, Splitter, TooLong, body_of, framed
 
 
 @pytest.mark.parametrize("example", examples(), ids=lambda example: example.title[:30])

@@ -19,9 +19,9 @@ from serial_host import ATTACH, NAK, PING, RESET, RUN, Answer, Host, refusal
 
 from reservoir_hw.core.configuration import Document, validate
 from reservoir_hw.core.errors import ConfigurationError
+from reservoir_hw.emulators.board.board import VirtualNodes
 from reservoir_hw.emulators.board.faults import BoardFaultPlan
 from reservoir_hw.emulators.board.line import Line, emulated_board
-from reservoir_hw.emulators.virtual_nodes import VirtualNodes
 
 
 @contextlib.contextmanager

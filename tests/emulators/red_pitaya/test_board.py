@@ -11,8 +11,8 @@ from reservoir_hw.drivers.visa.red_pitaya import RedPitayaDigitizerConfig, RedPi
 from reservoir_hw.drivers.visa.roles import Input, Output, Trigger
 from reservoir_hw.emulators.bench import BenchConfig, Cable, VirtualBench
 from reservoir_hw.emulators.faults import FaultyInstrument, Struck
-from reservoir_hw.emulators.red_pitaya.board import RedPitaya
-from reservoir_hw.emulators.servers.socket import SocketServer
+from reservoir_hw.emulators.red_pitaya import RedPitaya
+from reservoir_hw.emulators.servers import SocketServer
 
 STEP_V = 1 / 8192
 # Nothing lies between outputs and inputs, and the trigger comes where a sample begins.

@@ -10,10 +10,9 @@ import pytest
 from emulators.foreign import run_witness
 
 from reservoir_hw import open_reservoir
-from reservoir_hw.emulators.physics.film import Film, FilmConfig
-from reservoir_hw.emulators.smu.bench import FilmBench
+from reservoir_hw.emulators.physics.devices import Film, FilmConfig
 from reservoir_hw.emulators.smu.lab import Supply, SwitchMatrix, film_lab
-from reservoir_hw.emulators.smu.source import SourceMeter
+from reservoir_hw.emulators.smu.source import FilmBench, SourceMeter
 
 VOLTS = [round(float(volts), 4) for volts in np.random.default_rng(3).uniform(0.2, 0.8, 30)]
 CHANNELS = [101, 104, 108]

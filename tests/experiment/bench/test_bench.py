@@ -19,9 +19,9 @@ from reservoir_hw.core.errors import ConfigurationError
 from reservoir_hw.core.reservoir_config import parse_reservoir
 from reservoir_hw.core.signal import MaskConfig
 from reservoir_hw.experiment.bench.bench import Bench, bench
-from reservoir_hw.experiment.bench.rows import Cost, Ledger
+from reservoir_hw.experiment.bench.result import Cost, Ledger
 from reservoir_hw.experiment.bench.standard import SETTINGS, penalties, standard_tasks
-from reservoir_hw.experiment.run.folder import write_yaml
+from reservoir_hw.experiment.run.result import write_yaml
 
 ESN = {"kind": "esn", "nodes": 50, "spectral_radius": 0.7, "input_scaling": 2.0, "bias_scaling": 0.3}
 

@@ -18,9 +18,8 @@ from reservoir_hw.experiment.compare import Comparison, compare
 from reservoir_hw.experiment.compare.nodes import LEVEL, compare_nodes, p_values, ways_to_deal
 from reservoir_hw.experiment.configuration.experiment import parse_experiment, single_point
 from reservoir_hw.experiment.run.learning import evaluations, trained
-from reservoir_hw.experiment.states.drive import driven
+from reservoir_hw.experiment.states.drive import Recorder, driven
 from reservoir_hw.experiment.states.plan import plan_of
-from reservoir_hw.experiment.states.record import Recorder
 
 LOOP = """\
 kind: delay_loop

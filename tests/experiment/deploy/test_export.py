@@ -18,7 +18,7 @@ from served import ipc_address, served
 from reservoir_hw import open_reservoir
 from reservoir_hw.core.errors import ConfigurationError, DeviceError, ReservoirError
 from reservoir_hw.core.seeds import generator
-from reservoir_hw.experiment.deploy import header
+from reservoir_hw.experiment.deploy import export_models as header
 from reservoir_hw.experiment.deploy.export import export_run
 from reservoir_hw.experiment.deploy.trained import trained_row
 from reservoir_hw.experiment.devices.info import reservoir_from_file

@@ -15,8 +15,8 @@ from toys import SnapshotToy, Toy
 from reservoir_hw import Experiment, open_reservoir
 from reservoir_hw.core.errors import ConfigurationError, DeviceFault, InputRangeError
 from reservoir_hw.core.store import StateStore
-from reservoir_hw.experiment.states import record
-from reservoir_hw.experiment.states.record import Recorder
+from reservoir_hw.experiment.states import drive as record
+from reservoir_hw.experiment.states.drive import Recorder
 from reservoir_hw.experiment.states.traces import describe
 
 RNG = np.random.default_rng(0)

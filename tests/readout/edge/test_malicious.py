@@ -25,8 +25,7 @@ from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
 
 from reservoir_hw.core.errors import ConfigurationError
-from reservoir_hw.readout.edge._graph_check import check_graph
-from reservoir_hw.readout.edge._weights import parse_header
+from reservoir_hw.readout.edge._graph_check import check_graph, parse_header
 from reservoir_hw.readout.edge.bundle import Bundle, write_bundle
 from reservoir_hw.readout.edge.manifest import WEIGHTS, Refused, Segment, parse_manifest
 from reservoir_hw.readout.edge.sessions import make_session

@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 
 from reservoir_hw.core.errors import ConfigurationError, ShapeError
 from reservoir_hw.core.series_format import ChannelFormat, SeriesFormat
-from reservoir_hw.experiment.deploy.header import header_outputs
+from reservoir_hw.experiment.deploy.export_models import header_outputs
 from reservoir_hw.readout import (
     AttentionReadout,
     LinearReadout,

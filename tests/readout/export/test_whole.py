@@ -32,13 +32,13 @@ from reservoir_hw.readout.export.exporter import SHAPES, built, certify
 from reservoir_hw.readout.export.graph import Plan
 from reservoir_hw.readout.export.segments import whole_plan
 from reservoir_hw.readout.export.simulated_network import dense_network
-from reservoir_hw.readout.models.attention import NormalisedReadout
 from reservoir_hw.readout.models.gated import (
     DrivenCandidate,
     GatedRecurrence,
     SequenceClassifier,
     SettableCandidate,
 )
+from reservoir_hw.readout.models.softmax import NormalisedReadout
 
 pytestmark = pytest.mark.usefixtures("seeded")
 

@@ -36,7 +36,7 @@ from reservoir_hw.readout import (
     sparse_esn_weights,
 )
 from reservoir_hw.readout.models.configuration import LinearModelConfig
-from reservoir_hw.readout.models.language_model import SparseEmbedding
+from reservoir_hw.readout.models.token_model import SparseEmbedding
 
 VOCABULARY, NODES = 13, 20
 FUNCTIONS = {"tanh": np.tanh, "relu": lambda x: np.maximum(x, 0)}

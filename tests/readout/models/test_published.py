@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from reservoir_hw import open_reservoir
 from reservoir_hw.readout import AttentionReadout, LinearReadout, ReservoirLayer, ReservoirLM, random_embedding
 from reservoir_hw.readout.baselines import CharTransformer
-from reservoir_hw.readout.models.attention import NormalisedReadout
+from reservoir_hw.readout.models.softmax import NormalisedReadout
 
 V, E, N, H, T = 11, 4, 7, 3, 9
 

@@ -34,7 +34,7 @@ from reservoir_hw.readout.training import (
 from reservoir_hw.readout.training.examples import Rows
 from reservoir_hw.readout.training.folder import TrainingFolder
 from reservoir_hw.readout.training.noise import repeats_noise
-from reservoir_hw.readout.training.stored_states import StoredStates
+from reservoir_hw.readout.training.shards import StoredStates
 
 TRAIN, VALID = text(3000), text(500, "valid")
 CPU = torch.device("cpu")

@@ -9,7 +9,7 @@ from scipy.stats import binomtest
 
 from reservoir_hw.readout.baselines.fir import FirConfig
 from reservoir_hw.tasks.channel_equalisation import LEVELS, ChannelEqualisation, channel, signal_variance
-from reservoir_hw.tasks.classification import wilson_interval
+from reservoir_hw.tasks.report import wilson_interval
 from reservoir_hw.tasks.task import Row
 
 QUIET = 300.0

@@ -26,7 +26,7 @@ from toys import Toy
 from reservoir_hw.core.errors import ConfigurationError, DeviceBusy, DeviceTimeout
 from reservoir_hw.core.reservoir import Reservoir
 from reservoir_hw.core.reservoir_config import build_reservoir, reservoir_config
-from reservoir_hw.drivers.encodings import Encoding
+from reservoir_hw.drivers.codes import Encoding
 from reservoir_hw.testing.protocol.check import GONE, RULES, check, rules_for
 from reservoir_hw.testing.protocol.codec import (
     I2,

@@ -39,8 +39,7 @@ from reservoir_hw.backends.simulated.kernels.compiled import (
 from reservoir_hw.backends.simulated.kernels.panels import multiply_tile, panels_of
 from reservoir_hw.backends.simulated.nonidealities.noise import LoopTerms
 from reservoir_hw.core.threads import AdaptiveThreads, cores, threads_here
-from reservoir_hw.networks.gated_weights import GatedWeights
-from reservoir_hw.networks.weights import EsnWeights
+from reservoir_hw.networks.weights import EsnWeights, GatedWeights
 
 Array = NDArray[Any]
 

@@ -12,7 +12,7 @@ from reservoir_hw.backends.simulated.esn import torch_loop
 from reservoir_hw.backends.simulated.esn.torch_loop import TorchWeights
 from reservoir_hw.backends.simulated.kernels.impairment import impaired_at
 from reservoir_hw.backends.simulated.nonidealities.noise import LoopTerms
-from reservoir_hw.networks.gated_weights import GatedWeights
+from reservoir_hw.networks.weights import GatedWeights
 
 
 class GatedTorchWeights(NamedTuple):

@@ -19,7 +19,7 @@ from torch import Tensor
 from reservoir_hw.backends.simulated.kernels.triton_functions import impaired, rational_tanh, sigmoid, weighted_sum
 from reservoir_hw.backends.simulated.kernels.triton_launch import Form, StackedWeights, launch, stack
 from reservoir_hw.backends.simulated.nonidealities.noise import LoopTerms
-from reservoir_hw.networks.gated_weights import GatedWeights
+from reservoir_hw.networks.weights import GatedWeights
 
 
 def prepare(members: Sequence[GatedWeights], device: torch.device | str = "cuda") -> StackedWeights:

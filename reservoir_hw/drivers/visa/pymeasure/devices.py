@@ -11,22 +11,28 @@ from pydantic import Field, PositiveInt, model_validator
 
 from reservoir_hw.core.arrays import as_numpy
 from reservoir_hw.core.errors import ConfigurationError, DeviceFault, DeviceTimeout
-from reservoir_hw.drivers.visa.burst_generator import BurstGeneratorConfig
 from reservoir_hw.drivers.visa.links import SCPI, Terminations
-from reservoir_hw.drivers.visa.pymeasure.configuration import (
+from reservoir_hw.drivers.visa.pymeasure.connection import (
     END,
     NAMES,
     Condition,
     PymeasureConfig,
+    PymeasureInstrument,
     Reading,
     Step,
     channel_names,
     filled,
     for_each,
 )
-from reservoir_hw.drivers.visa.pymeasure.connection import PymeasureInstrument
-from reservoir_hw.drivers.visa.record_digitizer import RecordsConfig, comes
-from reservoir_hw.drivers.visa.roles import Output, SafeState, Trigger, Waveform
+from reservoir_hw.drivers.visa.roles import (
+    BurstGeneratorConfig,
+    Output,
+    RecordsConfig,
+    SafeState,
+    Trigger,
+    Waveform,
+    comes,
+)
 
 # A text has about six characters for each sample, and some instruments are slow to read it.
 _SAMPLES_PER_S = 1e4

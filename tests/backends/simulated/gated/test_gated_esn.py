@@ -25,7 +25,7 @@ from reservoir_hw.backends.simulated.kernels import compiled  # noqa: E402
 from reservoir_hw.core.errors import ConfigurationError, NotSupported, ShapeError  # noqa: E402
 from reservoir_hw.core.threads import numba_threads  # noqa: E402
 from reservoir_hw.networks import EsnWeights, draw_weights  # noqa: E402
-from reservoir_hw.networks.gated_weights import GatedWeights, draw_gated_weights  # noqa: E402
+from reservoir_hw.networks.weights import GatedWeights, draw_gated_weights  # noqa: E402
 
 CONFIG: dict[str, Any] = {
     "kind": "gated_esn", "inputs": 3, "nodes": 60, "spectral_radius": 0.9, "reset_spectral_radius": 1.5,

@@ -1,1 +1,0 @@
-"""An emulated Red Pitaya."""

@@ -1,1 +1,0 @@
-"""How clients reach an emulated instrument: raw sockets and HiSLIP."""

@@ -238,7 +238,7 @@ def compare(case: Case, folder: Path, repeats: int, per_repeat: int) -> Row:
         runners = {}
         for precision in ("fp32", "int8"):
             path = folder / f"{precision}.rhw"
-            reservoirs = case.devices if isinstance(case.model, RidgeReadout) else None
+            reservoirs = case.devices if isinstance(case.model, RidgeReadout) else ()
             export_model(case.model, path, reservoirs=reservoirs, precision=precision, probe=False)
             runners[precision] = stack.enter_context(EdgeRunner(path, case.devices))
         given = np.asarray(case.given)[None]

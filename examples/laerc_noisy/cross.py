@@ -53,7 +53,7 @@ def loss_on(row: TrainedRow, reservoir: dict[str, float], text: Tokens) -> float
     end = (len(tokens) - 1) // context * context
     read, following = (torch.from_numpy(tokens[first : first + end].reshape(-1, context)) for first in (0, 1))
     with opened_model(point, text) as (model, _), evaluating(model):
-        load_weights(model, row.weights)
+        load_weights(model, row.file())
         return float(model.loss(read, following))
 
 

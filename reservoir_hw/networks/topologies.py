@@ -411,7 +411,7 @@ Topology: TypeAlias = Annotated[
     Annotated[_Model, Field(discriminator="kind")],
     BeforeValidator(
         _from_name,
-        json_schema_input_type=Literal[tuple(_KINDS)] | Annotated[_Model, Field(discriminator="kind")],
+        json_schema_input_type=Literal[tuple(_KINDS)] | Annotated[_Model, Field(discriminator="kind")],  # pyright: ignore[reportOperatorIssue]
     ),
 ]
 """The type of a configuration's field: `topology: ring`, or `topology: {kind: cycle_jumps, jump: 7}`."""

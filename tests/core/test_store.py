@@ -441,7 +441,7 @@ def chunks():
         inputs, states = dataset.read(place)
         yield states, inputs, None, place.start == 0
 
-readout = RidgeReadout(1e-6).fit(chunks)
+readout = RidgeReadout(1e-6).fit(chunks())
 print(readout.n_samples_, float(np.abs(readout.weights_).max()))
 # Of this program alone: ru_maxrss begins with the memory of the process that started it.
 print(Path("/proc/self/status").read_text().split("VmHWM:")[1].split()[0])

@@ -39,7 +39,7 @@ def test_batch_means_of_a_correlated_series() -> None:
     hits = []
     for _ in range(300):
         found = batch_means(correlated(rng, 1000, 1, 0.8)[:, 0])
-        interval = found.interval(found.mean, 0.95)
+        interval = found.interval(found.mean)
         hits.append(interval.low <= 0 <= interval.high)
     assert 0.9 <= np.mean(hits) <= 0.99
 
@@ -56,12 +56,12 @@ def test_the_correlation_time_of_a_series() -> None:
 def test_a_series_that_is_too_slow_has_no_interval() -> None:
     rng = random(6)
     slow = batch_means(correlated(rng, 1000, 1, 0.999)[:, 0])
-    interval = slow.interval(slow.mean, 0.95)
+    interval = slow.interval(slow.mean)
     assert (interval.low, interval.high) == (-np.inf, np.inf)
     assert "Record longer" in remark(interval)
     longer = batch_means(correlated(rng, 4000, 1, 0.98)[:, 0])
     assert 4 <= longer.batches < 20
-    assert remark(longer.interval(longer.mean, 0.95)) == ""
+    assert remark(longer.interval(longer.mean)) == ""
 
 
 def test_quantiles() -> None:

@@ -93,7 +93,7 @@ def test_settings_out_of_range(kind: str, settings: dict[str, Any]) -> None:
 )
 def test_what_gives_no_data(kind: str, settings: dict[str, Any], said: str) -> None:
     with pytest.raises(ConfigurationError, match=said):
-        registry.find("tasks", kind).load().of(None, settings).build()
+        registry.find("tasks", kind).load().of(None, settings).build()  # pyright: ignore[reportAttributeAccessIssue]
 
 
 def test_configurations_and_keywords_give_the_same_task() -> None:

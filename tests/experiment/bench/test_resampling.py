@@ -13,7 +13,7 @@ class Series(Task):
     """Says its error, and nothing else."""
 
     def __init__(self, targets: np.ndarray) -> None:
-        self.train = self.test = Split(*[targets.reshape(1, -1, 1).astype(np.float32)] * 2)
+        self.train = self.test = Split(column := targets.reshape(1, -1, 1).astype(np.float32), column)
 
     def evaluate(self, outputs: np.ndarray, scale: OutputScale = "scores") -> Evaluation:
         return series_evaluation(outputs, self.test)

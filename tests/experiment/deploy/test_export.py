@@ -280,7 +280,8 @@ def test_c(narma: Path, folder: Path, tmp_path: Path) -> None:
 def test_c_of_counts_that_float32_does_not_hold(narma: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The same states around 1e6: their differences are what the readout reads, and float32 loses them."""
     readout = RidgeReadout.load(narma / "readout/000.safetensors")
-    readout.bias_ = readout.bias_ - 1e6 * readout.weights_.sum(1)
+    form = readout.linear_form()
+    readout._form = form._replace(bias=form.bias - 1e6 * form.weights.sum(1))
 
     def far(device: Any, inputs: np.ndarray) -> dict[str, np.ndarray]:
         recorded = record_series(device, inputs)
@@ -415,7 +416,7 @@ def test_a_grid_is_asked_which(tmp_path: Path) -> None:
         export_run(run, tmp_path / "model.rhw", row=2)
     exported = export_run(run, tmp_path / "model.rhw", row=1)
     assert exported.label == "ESN(20)"
-    assert exported.parameters == [21]
+    assert exported.as_dict()["parameters"] == [21]
     # What to type next names the reservoir of this row.
     own = f"{run}/readout/001.reservoir.yaml"
     assert exported.command == f"reservoir-hw infer {tmp_path}/model.rhw --reservoir {own}"

@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, cast
 
@@ -232,7 +233,7 @@ def test_the_best_of_a_grid_on_the_validation_counts(pictures: None, file: Path)
     assert table.rows[1][:2] == ["lstm(6)", "2"]
     assert "±" in table.rows[1][table.header.index("nats per token")]
     kept = trained_baseline(result.folder, 1)
-    assert (kept.label, kept.weights.name) == ("lstm(6)", "baseline-003.safetensors")
+    assert (kept.label, kept.file().name) == ("lstm(6)", "baseline-003.safetensors")
     with pytest.raises(ConfigurationError, match=r"no trained baseline 2; it has\n  0  lstm\(6\)\n  1  lstm\(6\)$"):
         trained_baseline(result.folder, 2)
     # What the run folder holds is the same experiment.
@@ -584,7 +585,7 @@ def test_what_is_driven_is_what_was_estimated(file: Path) -> None:
     ):
         experiment = Experiment.from_file(file, environment={}, set=settings)
         cost = experiment.estimate()
-        assert cost.training_steps == json.loads(json.dumps(cost.as_dict()))["training_steps"] > 0
+        assert cost.training_steps == json.loads(json.dumps(asdict(cost)))["training_steps"] > 0
         counted = experiment.run().provenance["rows"][0]["reservoir"]["counters"]["steps"]
         assert counted == pytest.approx(cost.device_steps, rel=0.01), settings
 

@@ -16,6 +16,7 @@ from training_models import NODES, WIDTH, Death, Deep, epochs, language_model, n
 from reservoir_hw import open_reservoir
 from reservoir_hw.backends.simulated.esn.esn import Esn
 from reservoir_hw.core.errors import ConfigurationError, InputRangeError
+from reservoir_hw.core.files import read_tensors
 from reservoir_hw.core.locks import HostLocks
 from reservoir_hw.core.reservoir import Reservoir
 from reservoir_hw.core.store import StateStore
@@ -32,7 +33,7 @@ from reservoir_hw.readout.training import (
     train,
 )
 from reservoir_hw.readout.training.examples import Rows
-from reservoir_hw.readout.training.folder import TrainingFolder
+from reservoir_hw.readout.training.folder import CHECKPOINT, TrainingFolder, write_file
 from reservoir_hw.readout.training.noise import repeats_noise
 from reservoir_hw.readout.training.shards import StoredStates
 
@@ -283,10 +284,9 @@ def test_a_checkpoint_without_noise_is_told(tmp_path: Path, caplog: pytest.LogCa
         train(model, TRAIN, options=chosen, folder=tmp_path, resume=False)
         train(model, TRAIN, options=chosen, folder=tmp_path)
         assert "other noise" not in caplog.text
-        folder = TrainingFolder(tmp_path)
-        found = folder.read_checkpoint()
-        assert found is not None
-        folder.write_checkpoint({n: t for n, t in found[0].items() if not n.startswith("reservoir/")}, found[1])
+        path = TrainingFolder(tmp_path).checkpoint
+        tensors, facts = read_tensors(path, "pt", CHECKPOINT)
+        write_file(path, {n: t for n, t in tensors.items() if not n.startswith("reservoir/")}, facts, CHECKPOINT)
         train(model, TRAIN, options=chosen, folder=tmp_path)
         # Nothing was left to do.
         assert "other noise" not in caplog.text

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from typing import Annotated, Any, Literal, Self
 
@@ -182,7 +183,7 @@ class DelayLoop(SimulatedReservoir):
         if name == "numba":
             from reservoir_hw.backends.simulated.delay_loop import cpu_loop
 
-            self._masked = partial(cpu_loop.masked, columns, bias)
+            self._masked: Callable[..., Any] = partial(cpu_loop.masked, columns, bias)
             loop = partial(cpu_loop.run, columns, bias, equation, self._drive_of if self._has_dac else None)
         else:
             from reservoir_hw.backends.simulated.delay_loop import torch_loop

@@ -75,7 +75,7 @@ class CommandGroup(TyperGroup):
             raise
         except Exception as error:
             from reservoir_hw.core.errors import DeviceError, ReservoirError, StateLost, StreamStopped
-            from reservoir_hw.core.registry import missing_extra
+            from reservoir_hw.core.lazy import missing_extra
 
             if isinstance(error, DeviceError | StateLost):
                 steps = error.steps_done if isinstance(error, DeviceError) else 0

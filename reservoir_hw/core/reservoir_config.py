@@ -36,8 +36,8 @@ from reservoir_hw.core.axes import Dimension, Vary, expand, refuse_vary
 from reservoir_hw.core.channels import Channels, chosen_mask
 from reservoir_hw.core.configuration import NO_INFLUENCE_ON_STATES, Config, Document, validate
 from reservoir_hw.core.errors import ConfigurationError, DeviceFault, ReservoirError, text_of
-from reservoir_hw.core.given import FUNCTION, import_function
-from reservoir_hw.core.registry import missing_extra
+from reservoir_hw.core.functions import FUNCTION, import_function
+from reservoir_hw.core.lazy import missing_extra
 from reservoir_hw.core.reservoir import OutOfRange, Reservoir
 from reservoir_hw.core.signal import MaskConfig
 from reservoir_hw.core.spec import Continuity, Identity, ReservoirSpec

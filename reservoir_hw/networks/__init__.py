@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from reservoir_hw.core.registry import lazy_names
+from reservoir_hw.core.lazy import lazy_names
 
 if TYPE_CHECKING:
     from reservoir_hw.networks.language_weights import EsnArrays as EsnArrays

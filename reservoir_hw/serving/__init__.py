@@ -5,7 +5,7 @@ Server(MyBench(), "tcp://127.0.0.1:5555").run()
 
 from typing import TYPE_CHECKING
 
-from reservoir_hw.core.registry import lazy_names
+from reservoir_hw.core.lazy import lazy_names
 
 if TYPE_CHECKING:
     from reservoir_hw.serving.server import Server as Server

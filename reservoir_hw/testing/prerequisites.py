@@ -6,7 +6,7 @@ import shlex
 import shutil
 
 from reservoir_hw.core.errors import ConfigurationError, DeviceFault
-from reservoir_hw.core.given import import_function
+from reservoir_hw.core.functions import import_function
 from reservoir_hw.core.reservoir_config import HilConfig, ReservoirConfig, call, run
 from reservoir_hw.core.spec import ReservoirSpec
 from reservoir_hw.testing.golden import read

@@ -22,7 +22,7 @@ from reservoir_hw.core.errors import (
     DeviceTimeout,
     StateLost,
 )
-from reservoir_hw.core.given import name_of
+from reservoir_hw.core.functions import name_of
 from reservoir_hw.core.reservoir_config import build_reservoir, parse_reservoir
 
 U = np.linspace(-1, 1, 12).reshape(1, 12, 1)

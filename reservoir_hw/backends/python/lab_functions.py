@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from reservoir_hw.core.errors import ConfigurationError, DeviceDisconnected, DeviceFault, DeviceTimeout, ReservoirError
-from reservoir_hw.core.given import import_function, without_digest
+from reservoir_hw.core.functions import import_function, without_digest
 
 _GRACE_S = 1.0
 

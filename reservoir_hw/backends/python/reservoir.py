@@ -15,7 +15,7 @@ from reservoir_hw.backends.python.lab_functions import ARGUMENTS, LabFunctions
 from reservoir_hw.core import arrays
 from reservoir_hw.core.configuration import NO_INFLUENCE_ON_STATES
 from reservoir_hw.core.errors import ConfigurationError, DeviceError, DeviceFault, NotSupported
-from reservoir_hw.core.given import FunctionName, without_digest
+from reservoir_hw.core.functions import FunctionName, without_digest
 from reservoir_hw.core.knobs import Knob, KnobConfig, Monitor, MonitorConfig
 from reservoir_hw.core.reservoir import Reservoir
 from reservoir_hw.core.reservoir_config import ReservoirConfig

@@ -20,7 +20,7 @@ import numpy as np
 from reservoir_hw.core import provenance
 from reservoir_hw.core.configuration import Config, decisive
 from reservoir_hw.core.errors import ConfigurationError
-from reservoir_hw.core.given import look_in_current_folder
+from reservoir_hw.core.functions import look_in_current_folder
 from reservoir_hw.core.knobs import about_monitors
 from reservoir_hw.core.locks import owned
 from reservoir_hw.core.provenance import plain

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from reservoir_hw.core.registry import lazy_names
+from reservoir_hw.core.lazy import lazy_names
 
 if TYPE_CHECKING:
     from reservoir_hw.readout.export.c_header import c_header as c_header

@@ -8,7 +8,7 @@ import numpy as np
 from pydantic import Field, JsonValue, NonNegativeInt
 
 from reservoir_hw.core.errors import ConfigurationError
-from reservoir_hw.core.given import FunctionName, import_function, without_digest
+from reservoir_hw.core.functions import FunctionName, import_function, without_digest
 from reservoir_hw.readout.configuration import GradientReadoutConfig, StateReadoutConfig
 from reservoir_hw.tasks.task import Task
 

@@ -10,7 +10,7 @@ from safetensors.numpy import save_file
 
 from reservoir_hw.core.errors import ConfigurationError
 from reservoir_hw.core.files import read_tensors, write_tensors
-from reservoir_hw.core.given import import_function
+from reservoir_hw.core.functions import import_function
 from reservoir_hw.readout.linear.least_squares import FeatureScale, LinearForm
 from reservoir_hw.readout.linear.training_chunks import Widths
 from reservoir_hw.readout.own.gathered import GatheredReadout, settings_of

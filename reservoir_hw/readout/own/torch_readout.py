@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from reservoir_hw.core.errors import ConfigurationError, ReservoirError
 from reservoir_hw.core.files import read_tensors
-from reservoir_hw.core.given import import_function, source_of, without_digest
+from reservoir_hw.core.functions import import_function, source_of, without_digest
 from reservoir_hw.readout.linear.configuration import NotSolved
 from reservoir_hw.readout.linear.least_squares import FeatureScale
 from reservoir_hw.readout.linear.training_chunks import Widths

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveInt, model_validator
 
 from reservoir_hw.core.configuration import Config
-from reservoir_hw.core.given import FunctionName
+from reservoir_hw.core.functions import FunctionName
 from reservoir_hw.core.tables.configuration import ColumnsConfig, ReadConfig, TimeConfig
 from reservoir_hw.tasks.prediction.task import ClosedLoop
 from reservoir_hw.tasks.task import TaskConfig

@@ -14,7 +14,8 @@ import numpy as np
 
 from reservoir_hw.core import arrays
 from reservoir_hw.core.errors import ConfigurationError
-from reservoir_hw.core.given import Given, give, give_targets, given, import_function
+from reservoir_hw.core.functions import import_function
+from reservoir_hw.core.given import Given, give, give_targets, given
 from reservoir_hw.core.series_format import LONGEST_NAME, is_array
 from reservoir_hw.core.store import StateStore
 from reservoir_hw.core.tables.columns import Columns, choose

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from reservoir_hw.core.errors import ConfigurationError
-from reservoir_hw.core.given import given_in, import_function, without_digest
+from reservoir_hw.core.functions import import_function, without_digest
+from reservoir_hw.core.given import given_in
 from reservoir_hw.core.series_format import SeriesFormat
 from reservoir_hw.tasks import report as classification
 from reservoir_hw.tasks.data.configuration import DataSettings

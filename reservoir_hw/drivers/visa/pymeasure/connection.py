@@ -25,7 +25,7 @@ from reservoir_hw.core.errors import (
     ReservoirError,
     text_of,
 )
-from reservoir_hw.core.given import FunctionName, import_function
+from reservoir_hw.core.functions import FunctionName, import_function
 from reservoir_hw.drivers.visa.links import is_raw_socket, without_delay
 from reservoir_hw.drivers.visa.roles import Input, InstrumentConfig, Output
 from reservoir_hw.drivers.visa.scpi import ScpiInstrument

@@ -54,7 +54,7 @@ def test_narma10_more_nodes_beat_the_shift_register(tmp_path: Path) -> None:
 def test_equaliser_beats_a_filter(tmp_path: Path) -> None:
     shorter = {"vary.task.snr_db": [24], "task.test_steps": 200_000}
     rows = rows_of("equalisation.yaml", tmp_path, **{"reservoir.vary.seed": [0, 1, 2]}, **shorter)
-    assert all(row.evaluation.arrays["symbols"] == 200_000 for row in rows)
+    assert all(row.evaluation.arrays["trials"] == 200_000 for row in rows)
     (linear,) = register(rows, "symbol_error_rate/low")
     loops = values(rows, "symbol_error_rate/high")
     assert len(loops) == 3

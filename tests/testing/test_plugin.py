@@ -101,7 +101,7 @@ def test_nothing_is_imported_before_it_is_needed(folder: Path) -> None:
     )
     status, said = session()
     assert status == 0, said
-    core = ["reservoir_hw.core", "reservoir_hw.core.errors", "reservoir_hw.core.registry", "reservoir_hw.core.threads"]
+    core = ["reservoir_hw.core", "reservoir_hw.core.errors", "reservoir_hw.core.lazy", "reservoir_hw.core.threads"]
     assert " ".join(["reservoir_hw", *core, "reservoir_hw.testing", plugin.__name__]) + "\n" in said
 
 

@@ -46,7 +46,7 @@ check: $(VENV)/.dev  ## ruff, import-linter, tests of the core and the contract:
 	$(BIN)/python -m pytest -q -m 'not slow' tests/core tests/test_package.py
 
 # A core for each of the two workers: threads of both on all cores wait for each other.
-test: $(VENV)/.dev  ## Tests, twenty minutes on two cores
+test: $(VENV)/.dev  ## Tests, a quarter of an hour on two cores
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 -m 'not slow'
 
 test-slow: $(VENV)/.dev $(WITNESSES)/.done $(TRITON)/.done  ## The long tests, under forty minutes

@@ -92,3 +92,10 @@ def test_help_answers_in_half_a_second() -> None:
         return ended.children_user + ended.children_system - started.children_user - started.children_system
 
     assert any(seconds() < 0.5 for _ in range(5))
+
+
+def test_a_file_is_checked_without_optuna() -> None:
+    code = "import sys; sys.modules['optuna'] = None; from reservoir_hw.cli import main; main()"
+    command = [sys.executable, "-c", code, "check", str(ROOT / "examples/delay_loop/narma.yaml")]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
 
 import numpy as np
 
@@ -15,12 +15,52 @@ from reservoir_hw.core.axes import Dimension
 from reservoir_hw.core.figure_style import one_panel, panels, whole_numbers
 from reservoir_hw.experiment.configuration.gradient import choice_names
 from reservoir_hw.experiment.run.result import InFolder
-from reservoir_hw.experiment.sweeps.study import Status, Trial, short_names
 from reservoir_hw.tasks.task import Table
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+
+
+Status: TypeAlias = Literal["complete", "pruned", "failed", "died", "running"]
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One trial. `objective` is the mean of the metric over the grid of `vary`, of a pruned trial over its beginning.
+
+    `metrics` are means over the grid, `rows` the metrics of each of its points, `devices` what they were measured on.
+    A failed trial has a `problem`; one that died was cut off, by Ctrl-C or worse, and counts for nothing, but what
+    dies with its process a second time has failed. `worker` is the process at work on it.
+    """
+
+    number: int
+    status: Status
+    values: Mapping[str, Any]
+    objective: float | None = None
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    rows: Sequence[Mapping[str, Any]] = ()
+    devices: Sequence[Mapping[str, Any]] = ()
+    problem: str = ""
+    seconds: float | None = None
+    worker: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def counts(self) -> bool:
+        """Whether it is one of the trials that were asked for."""
+        return self.status in ("complete", "pruned", "failed")
+
+    @property
+    def running(self) -> bool:
+        """Whether a process is at work on it."""
+        return self.status == "running"
+
+
+def short_names(space: Mapping[str, Dimension]) -> dict[str, str]:
+    """The last part of each key, or the whole of it where two have the same."""
+    last = {key: key.rpartition(".")[2] for key in space}
+    often = Counter(last.values())
+    return {key: name if often[name] == 1 else key for key, name in last.items()}
 
 
 _MAIN, _BEST, _QUIET = "#26547c", "#d1495b", "0.6"

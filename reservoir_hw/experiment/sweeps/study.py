@@ -10,12 +10,10 @@ import contextlib
 import itertools
 import logging
 import warnings
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
-from typing import Any, Literal, TypeAlias
+from typing import Any
 
 import optuna
 from optuna.exceptions import UpdateFinishedTrialError
@@ -29,6 +27,7 @@ from reservoir_hw.core.passwords import without_password
 from reservoir_hw.core.provenance import configuration_hash, plain
 from reservoir_hw.core.seeds import generator
 from reservoir_hw.experiment.configuration.gradient import SweepConfig
+from reservoir_hw.experiment.sweeps.result import Status, Trial
 from reservoir_hw.experiment.sweeps.space import check_identity
 from reservoir_hw.experiment.sweeps.storage import (
     HEARTBEAT_S,
@@ -41,47 +40,6 @@ from reservoir_hw.experiment.sweeps.storage import (
     signs_of_life,
     silent,
 )
-
-Status: TypeAlias = Literal["complete", "pruned", "failed", "died", "running"]
-
-
-@dataclass(frozen=True)
-class Trial:
-    """One trial. `objective` is the mean of the metric over the grid of `vary`, of a pruned trial over its beginning.
-
-    `metrics` are means over the grid, `rows` the metrics of each of its points, `devices` what they were measured on.
-    A failed trial has a `problem`; one that died was cut off, by Ctrl-C or worse, and counts for nothing, but what
-    dies with its process a second time has failed. `worker` is the process at work on it.
-    """
-
-    number: int
-    status: Status
-    values: Mapping[str, Any]
-    objective: float | None = None
-    metrics: Mapping[str, float] = field(default_factory=dict)
-    rows: Sequence[Mapping[str, Any]] = ()
-    devices: Sequence[Mapping[str, Any]] = ()
-    problem: str = ""
-    seconds: float | None = None
-    worker: Mapping[str, Any] = field(default_factory=dict)
-
-    @property
-    def counts(self) -> bool:
-        """Whether it is one of the trials that were asked for."""
-        return self.status in ("complete", "pruned", "failed")
-
-    @property
-    def running(self) -> bool:
-        """Whether a process is at work on it."""
-        return self.status == "running"
-
-
-def short_names(space: Mapping[str, Dimension]) -> dict[str, str]:
-    """The last part of each key, or the whole of it where two have the same."""
-    last = {key: key.rpartition(".")[2] for key in space}
-    often = Counter(last.values())
-    return {key: name if often[name] == 1 else key for key, name in last.items()}
-
 
 log = logging.getLogger(__name__)
 

@@ -39,10 +39,8 @@ from reservoir_hw.experiment.run.open_device import OpenDevice
 from reservoir_hw.experiment.run.report import write_report
 from reservoir_hw.experiment.run.result import how_it_ended, write_yaml
 from reservoir_hw.experiment.states.progress import Progress
-from reservoir_hw.experiment.sweeps.result import SweepResult
+from reservoir_hw.experiment.sweeps.result import SweepResult, Trial, short_names
 from reservoir_hw.experiment.sweeps.space import example_trial, identity_of, search_space, with_values
-from reservoir_hw.experiment.sweeps.storage import worker
-from reservoir_hw.experiment.sweeps.study import Trial, short_names
 from reservoir_hw.tasks.task import Row, Task
 
 if TYPE_CHECKING:
@@ -150,6 +148,7 @@ class Sweep:
         """Run trials until as many are there as are wanted; then write the best and the report. See `sweep`."""
         if find_spec("optuna") is None:
             raise MissingExtra("a sweep needs optuna: pip install 'reservoir-hw[train]'")
+        from reservoir_hw.experiment.sweeps.storage import worker
         from reservoir_hw.experiment.sweeps.study import Study
 
         if os.environ.get("WORLD_SIZE", "1") != "1":

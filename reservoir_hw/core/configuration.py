@@ -14,7 +14,7 @@ from typing import Any, Self, TypeVar, get_args
 from pydantic import BaseModel, ConfigDict, ValidationError
 from pydantic_core import to_jsonable_python
 
-from reservoir_hw.core import given as functions
+from reservoir_hw.core import functions
 from reservoir_hw.core.errors import ConfigurationError
 from reservoir_hw.core.provenance import as_plain
 

@@ -137,8 +137,9 @@ def _run(
                 tl.store(fresh + lanes, x, mask=inside)
                 tl.debug_barrier()
                 for i in range(count):
-                    k, g = tl.load(keep + begin + i), tl.load(gain + begin + i)
-                    here = step + begin + i
+                    at = begin + i
+                    k, g = tl.load(keep + at), tl.load(gain + at)
+                    here = step + at
                     x_i = decay * value + tl.load(fresh + i)
                     value = impaired(x_i, value, k, g, tl.load(additive + here), limits)
                     tl.store(out + here, value)

@@ -232,11 +232,11 @@ class DataSocket:
         lost = code not in HARMLESS or more or (self.reservoir.is_open and self.reservoir.state_lost is not None)
         if lost and self.seat.lost is None:
             self.seat.lost = sendable(f"request {header.request} failed: {text_of(error)}")
-        self.refuse(self.seat.peer, header, error, counted=True)
+        self.refuse(self.seat.peer, header, error)
         self.lease.finish(header.session, header.request)
 
-    def refuse(self, peer: Hashable, header: Header, error: BaseException, *, counted: bool = False) -> None:
-        """Send an error to `peer`, which need not be the one who has the device; to a request that counts, or not."""
+    def refuse(self, peer: Hashable, header: Header, error: BaseException) -> None:
+        """Send an error to `peer`, which need not be the one who has the device."""
         self.lease.traffic.errors += 1
         content: dict[str, Any] = {
             "code": int(code_of(error)),
@@ -260,7 +260,8 @@ class DataSocket:
             log.exception("the error of request %d could not be told whole", header.request)
         content["text"] = clipped(sendable(text), self._longest_text)
         reply = Header(ERROR, header.session, header.request, step=header.step)
-        self._send(peer, reply, pack_map(content), counted=counted)
+        # Not in a slot: a wrong number of a request has that of a reply that is still being read.
+        self._send(peer, reply, pack_map(content), slot=False)
 
     @property
     def _longest_text(self) -> int:
@@ -290,14 +291,14 @@ class DataSocket:
             return header.step + int(error.steps_done)
         return self.seat.step
 
-    def _send(self, peer: Hashable, header: Header, payload: Any, *, counted: bool = True) -> bool:
+    def _send(self, peer: Hashable, header: Header, payload: Any, *, slot: bool = True) -> bool:
         """Whether the message is on its way."""
         # Only for the one who has the device it is worth while to wait.
         held = peer == self.seat.peer
         packed = pack_header(header, payload, checksums=not held or self.router.terms.checksums)
         try:
             if held:
-                self.router.send(peer, packed, payload, header.request if counted and self._slots else 0)
+                self.router.send(peer, packed, payload, header.request if slot and self._slots else 0)
             else:
                 self.router.send_at_once(peer, packed, payload)
         except (TimeoutError, Gone) as error:

@@ -135,10 +135,11 @@ class BadNetwork:
     def _run(self) -> None:
         while not self._ended.is_set():
             for ready, _ in self._poller.poll(20):
-                if isinstance(ready, zmq.Socket):
-                    self._take_message(ready)
-                else:
+                if not isinstance(ready, zmq.Socket):
                     self._take_packet(ready)
+                elif not ready.closed:
+                    # A connection that came meanwhile may have ended this one.
+                    self._take_message(ready)
 
     def _take_message(self, ready: zmq.Socket[bytes]) -> None:
         frames = ready.recv_multipart()

@@ -106,7 +106,8 @@ class Bench:
         # A server that waits for requests looks only now and then who has left.
         with self.strangers.client() as other:
             other.untrusted([bytes(80), b""])
-        until = time.monotonic() + PATIENT_S
+        # A copy of a hello that comes behind the goodbye takes the device, for a lease.
+        until = time.monotonic() + LEASE_S + PATIENT_S
         while self.server.status()["holder"] is not None or self.device.is_open:
             assert time.monotonic() < until, self.server.status()
             time.sleep(0.002)
@@ -525,7 +526,7 @@ MANY = pytest.mark.slow
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize(
     ("machine", "examples"),
-    [(Wire, 20), (StruckWire, 40), pytest.param(Wire, 300, marks=MANY), pytest.param(StruckWire, 1000, marks=MANY)],
+    [(Wire, 20), (StruckWire, 40), pytest.param(Wire, 100, marks=MANY), pytest.param(StruckWire, 300, marks=MANY)],
 )
 def test_right_states_or_an_error(
     way: str, machine: type[Wire], examples: int, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture

@@ -20,6 +20,7 @@ static void finish_reply(const session *s, reply *out, header *answer, writer *w
     out->payload = (bytes){w->data, w->size};
     out->session = answer->session;
     out->request = answer->request;
+    out->is_error = answer->operation == OP_ERROR;
     answer->payload_crc = s->sums ? crc32c(w->data, w->size) : 0;
     header_write(out->header, answer);
 }

@@ -36,6 +36,7 @@ typedef struct {
     uint8_t header[HEADER_BYTES];
     bytes payload;
     uint64_t session, request; /* 0: it answers nothing that counts */
+    int is_error;
 } reply;
 
 typedef struct session session;

@@ -305,7 +305,8 @@ static int send_reply(void *socket, bytes peer, const reply *out)
     uint8_t front[FRONT_BYTES] = {0};
     struct iovec parts[] = {{front, sizeof front}, {(void *)out->header, HEADER_BYTES}, {(void *)payload.data, payload.size}};
     int descriptor = -1;
-    if (payload.size > INLINE_BYTES && l->ring && out->session == l->ring_of && payload.size <= l->slot_bytes) {
+    int has_slot = l->ring && out->session == l->ring_of && !out->is_error;
+    if (payload.size > INLINE_BYTES && has_slot && payload.size <= l->slot_bytes) {
         front[8] = SLOT;
         memcpy(slot(l, out->request, 1), payload.data, payload.size);
     } else if (payload.size > LARGEST_PACKET - PAYLOAD_AT) {

@@ -247,8 +247,8 @@ def _ring_session(device: Device) -> Iterator[tuple[Client, Packets, mmap.mmap]]
 
 
 @RULES.rule(
-    "an error that answers no counted request never lies in a slot",
-    page="**Errors that answer no counted request** (request 0, or error 3) never use a slot",
+    "an error never lies in a slot",
+    page="**Errors** never use a slot: the request that one answers may have a wrong number",
 )
 def _(device: Device) -> None:
     with _ring_session(device) as (client, data, _):
@@ -257,6 +257,8 @@ def _(device: Device) -> None:
         foreign = replace(client.head_of_run(u), session=client.session ^ 1)
         client.failed(_send(client, foreign, u.tobytes(), prefix(u.nbytes, INLINE)), codec.E_NO_SESSION)
         client.sent -= 1
+        _must_not_be_in_a_slot(device, data)
+        client.failed(_send(client, client.head_of_run(u), u.tobytes(), prefix(u.nbytes, INLINE)), codec.E_SEQUENCE)
         _must_not_be_in_a_slot(device, data)
         header, payload = codec.pack_data(client.head_of_run(u), u.tobytes())
         data.send_packet(prefix(len(payload), INLINE), header[:79] + bytes([header[79] ^ 1]), payload)

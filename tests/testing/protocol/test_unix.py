@@ -175,9 +175,9 @@ PLANTED: dict[str, tuple[Callable[[pytest.MonkeyPatch], None], str, str]] = {
         "bytes behind the header of a payload that lies elsewhere: error 4",
         "RUN was done",
     ),
-    "errors that answer nothing lie in slots": (
+    "errors lie in slots": (
         _errors_in_slots,
-        "an error that answers no counted request never lies in a slot",
+        "an error never lies in a slot",
         "the ERROR lies in a slot",
     ),
     "payloads are taken from the next slot": (_next_slot, ROUND, "RUN was answered with error 5"),

@@ -14,6 +14,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -170,6 +171,21 @@ def test_a_payload_is_copied_before_it_is_looked_at(address: str, monkeypatch: p
         data.send_packet(prefix(u.nbytes, SLOT), packed)
         client.sent = request.request
         assert np.array_equal(client.states(request), near.run(u))
+
+
+def test_the_error_of_a_wrong_number_spares_a_reply(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A request whose number is too high by the credits has the slot of a reply that nobody has read yet."""
+    u = drive(1, 3)
+    with served(Toy(), address), ring_session(address) as (client, data, ring), Toy() as near:
+        monkeypatch.setattr(unix_sockets, "INLINE_BYTES", 0)
+        credits = client.welcome["credits"]
+        right = client.head_of_run(u)
+        for request in (right, replace(right, request=right.request + credits)):
+            data.send_packet(prefix(u.nbytes, INLINE), *wire.pack_data(request, u.tobytes()))
+        until(lambda: client.told("status")["status"]["traffic"]["errors"] == 1)
+        states = near.run(u)
+        slot = os.pread(ring, states.nbytes, (credits + right.request - 1) * SLOT_BYTES)
+        assert slot == states.tobytes()
 
 
 def test_a_server_that_insists_on_checksums(address: str) -> None:

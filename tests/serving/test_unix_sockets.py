@@ -146,6 +146,7 @@ def ring_session(address: str, **terms: Any) -> Iterator[tuple[Client, Packets, 
         client.terms = {"slot_bytes": SLOT_BYTES, **terms}
         ring = memfd(2 * client.hello()["credits"] * SLOT_BYTES)
         data: Any = client.data
+        data.ring, data.slot_bytes, data.credits = mmap.mmap(ring, 0), SLOT_BYTES, client.welcome["credits"]
         data.send_packet(prefix(0, INLINE), wire.pack_data(client.head(wire.ATTACH))[0], descriptors=[ring])
         client.sent = 1
         client.declared(wire.from_msgpack(data.receive()[1]), [])
@@ -167,7 +168,6 @@ def test_a_payload_is_copied_before_it_is_looked_at(address: str, monkeypatch: p
 
         monkeypatch.setattr(links, "check_payload", check_then_write)
         packed = wire.pack_data(request, u.tobytes())[0]
-        data.ring, data.slot_bytes, data.credits = mmap.mmap(ring, 0), SLOT_BYTES, client.welcome["credits"]
         data.send_packet(prefix(u.nbytes, SLOT), packed)
         client.sent = request.request
         assert np.array_equal(client.states(request), near.run(u))
@@ -175,9 +175,9 @@ def test_a_payload_is_copied_before_it_is_looked_at(address: str, monkeypatch: p
 
 def test_the_error_of_a_wrong_number_spares_a_reply(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A request whose number is too high by the credits has the slot of a reply that nobody has read yet."""
+    monkeypatch.setattr(unix_sockets, "INLINE_BYTES", 0)
     u = drive(1, 3)
     with served(Toy(), address), ring_session(address) as (client, data, ring), Toy() as near:
-        monkeypatch.setattr(unix_sockets, "INLINE_BYTES", 0)
         credits = client.welcome["credits"]
         right = client.head_of_run(u)
         for request in (right, replace(right, request=right.request + credits)):

@@ -128,8 +128,8 @@ def test_250_steps_with_12_faults(name: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", BAD)
-def test_10000_steps_with_200_faults(name: str) -> None:
-    faults_on(name, 200, 10_000)
+def test_2500_steps_with_60_faults(name: str) -> None:
+    faults_on(name, 60, 2500)
 
 
 @pytest.mark.parametrize("direction", ["to_board", "to_host"])

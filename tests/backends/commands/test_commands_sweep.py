@@ -1,4 +1,4 @@
-"""A curve over twelve values of a knob on the emulated film; its noise, drift and hysteresis are the emulator's."""
+"""A curve over six values of a knob on the emulated film; its noise, drift and hysteresis are the emulator's."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from text_benches import film, levels
 from reservoir_hw import Experiment
 from reservoir_hw.emulators.physics.devices import FilmConfig
 
-GATES = [round(0.05 * n, 2) for n in range(1, 13)]
+GATES = [round(0.1 * n, 1) for n in range(1, 7)]
 GATE = 2
 """The channel of the gate in the log of the emulator."""
 
@@ -61,10 +61,10 @@ def test_error_bars_over_draws_are_those_of_the_noise(tmp_path: Path) -> None:
     assert gate[-1] == 0
     other, _ = curve(tmp_path, FilmConfig(noise_a=2e-7, seed=2), 5)
     assert one.std(0, ddof=1).min() > 0
-    # Eleven free points of five draws each: 15 are expected, more than 45 in one of a thousand.
-    assert 2 < distance(one, other) < 45
+    # Five free points of five draws each: 6 are expected, less than 0.2 or more than 36 in one of a thousand.
+    assert 0.2 < distance(one, other) < 36
     drifting, _ = curve(tmp_path, FilmConfig(noise_a=2e-7, seed=3, drift=1e-5), 5)
-    assert distance(drifting, one) < 45
+    assert distance(drifting, one) < 36
 
 
 @pytest.mark.slow

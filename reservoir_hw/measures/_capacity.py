@@ -316,6 +316,7 @@ def memory_capacity(
     max_delay: int,
     washout: int = 0,
     significance: float = 1e-4,
+    tolerance: float | None = None,
 ) -> MemoryCapacity:
     """Linear memory capacity (Jaeger 2002, definition 1): Σ_k r²(u_(t-k), best readout of the states of step t).
 
@@ -332,13 +333,15 @@ def memory_capacity(
         First steps of each sequence that do not count.
     significance
         Probability with which a delay that is not remembered passes for remembered.
+    tolerance
+        Directions of the states weaker than this, relative to the strongest, do not count; by default rounding errors.
 
     The interval is that of batch means of the influence of each step on the sum; what lies below the threshold or
     beyond `max_delay` is not in it. Raises `ShapeError`, `InputRangeError` and `ConfigurationError`.
     """
     at_least(max_delay=(max_delay, 0))
     recording = Recording(inputs, states, max(washout, max_delay))
-    basis = StateBasis(recording)
+    basis = StateBasis(recording, tolerance)
     channels = recording.channels
     delays = np.arange(max_delay + 1)
     factors = np.ones((channels * len(delays), 1, 3), dtype=np.int64)
@@ -408,6 +411,7 @@ def information_processing_capacity(
     distribution: Distribution = "uniform",
     input_range: tuple[float, float] | None = None,
     significance: float = 1e-4,
+    tolerance: float | None = None,
 ) -> ProcessingCapacity:
     """Information processing capacity (Dambre et al. 2012), for inputs that are independent from step to step.
 
@@ -433,12 +437,14 @@ def information_processing_capacity(
     distribution, input_range
         "uniform" over `input_range` (by default what the inputs cover): Legendre polynomials. "normal": Hermite
         polynomials. "empirical": polynomials that are orthonormal over the inputs as they are.
+    tolerance
+        Directions of the states weaker than this, relative to the strongest, do not count; by default rounding errors.
 
     The interval is that of batch means of the influence of each step on the sum; functions below the threshold
     are not in it. Raises `ShapeError`, `ConfigurationError`, and `InputRangeError` also for inputs that are
     correlated over time or not so distributed.
     """
-    return with_details(inputs, states, max_delays, washout, distribution, input_range, significance)[0]
+    return with_details(inputs, states, max_delays, washout, distribution, input_range, significance, tolerance)[0]
 
 
 def with_details(
@@ -449,6 +455,7 @@ def with_details(
     distribution: Distribution,
     input_range: tuple[float, float] | None,
     significance: float = 1e-4,
+    tolerance: float | None = None,
 ) -> tuple[ProcessingCapacity, Capacities]:
     """`information_processing_capacity`, and what was found for each function; the influences are by degree."""
     if not max_delays or min(max_delays) < 0:
@@ -461,7 +468,7 @@ def with_details(
                 f"{what} are correlated over time ({found[1]:.2f} at lag {found[0]}), so that functions of different "
                 "delays are not independent; drive the device with inputs drawn anew in each step"
             )
-    basis = StateBasis(recording)
+    basis = StateBasis(recording, tolerance)
     degrees = len(max_delays)
     polynomials = np.stack(
         [

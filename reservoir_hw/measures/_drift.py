@@ -84,10 +84,10 @@ class Drift(Measured):
     noise: Interval | None
 
 
-def drift(states: Any, *, washout: int = 0) -> Drift:
+def drift(states: Any, *, washout: int = 0, segments: int = _SEGMENTS) -> Drift:
     """Trend of each node's mean, gain, offset and noise over time.
 
-    `states` (time, nodes), of one long drive with stationary inputs, is cut into twenty equal pieces; `states`
+    `states` (time, nodes), of one long drive with stationary inputs, is cut into `segments` equal pieces; `states`
     (repeats, time, nodes), the responses to the same drive in the order in which they were taken, are the segments
     themselves. These find much smaller drifts, because the inputs are the same in each: gain and offset of a node are
     those of the line from its mean response to the response of a repeat, noise is what is left. Of a single drive they
@@ -103,7 +103,7 @@ def drift(states: Any, *, washout: int = 0) -> Drift:
     Raises `ShapeError` for fewer than three segments or less than two steps in each, `InputRangeError` for NaN and if
     nothing moves, `ConfigurationError` for a washout that leaves nothing.
     """
-    pieces = _pieces(states, washout)
+    pieces = _pieces(states, washout, segments)
     repeats = len(np.shape(states)) == 3
     found = [_moments(piece, 0 if repeats else _PARTS) for piece in pieces]
     means, deviation = np.stack([moments for moments, _ in found], axis=1)
@@ -190,7 +190,7 @@ def _said(what: str, course: Course, unit: str, factor: float) -> str:
     )
 
 
-def _pieces(states: Any, washout: int) -> list[Any]:
+def _pieces(states: Any, washout: int, segments: int) -> list[Any]:
     """The segments (time, nodes), which are still to be read."""
     shape = np.shape(states)
     if len(shape) not in (2, 3) or 0 in shape:
@@ -198,7 +198,7 @@ def _pieces(states: Any, washout: int) -> list[Any]:
     steps = shape[-2] - washout
     if washout < 0 or steps < 1:
         raise ConfigurationError(f"washout is {washout}, but the recording has {shape[-2]} steps")
-    count, length = (_SEGMENTS, steps // _SEGMENTS) if len(shape) == 2 else (shape[0], steps)
+    count, length = (segments, steps // max(segments, 1)) if len(shape) == 2 else (shape[0], steps)
     if count < 3 or length < 2:
         raise ShapeError(f"a trend needs at least 3 segments or repeats of at least 2 steps, not {count} of {length}")
     if len(shape) == 3:

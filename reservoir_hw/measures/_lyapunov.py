@@ -58,6 +58,7 @@ def lyapunov_from_transition(
     states: Any,
     *,
     settle: int = 100,
+    size: float | None = None,
     level: float = 0.0,
 ) -> LyapunovExponent:
     """Largest conditional Lyapunov exponent of a device whose state can be set (Benettin et al. 1980).
@@ -75,9 +76,11 @@ def lyapunov_from_transition(
         (batch, nodes), where the trials begin: states that the device can have.
     settle
         First steps, which turn the difference into the direction that grows most, and do not count.
+    size
+        The distance, relative to the size of the state; by default the square root of the precision of `states`.
     level
         The smallest difference between two states of a node, where that is coarser than their dtype. The distance is
-        many levels; without one it is the square root of the precision of `states`, relative to the size of the state.
+        many levels, whatever `size` says.
 
     The interval is that of batch means over time of the mean over the trials. The exponent is minus infinity where
     nothing is left of a difference, as in a delay line. Raises `ShapeError`, `InputRangeError`, `ConfigurationError`.
@@ -89,7 +92,7 @@ def lyapunov_from_transition(
         raise ShapeError(f"there are inputs for {len(u)} trials and states for {len(x)}")
     if not 0 <= settle < u.shape[1]:
         raise ConfigurationError(f"settle is {settle}, but the inputs have {u.shape[1]} steps")
-    relative = float(precision(given.dtype) ** 0.5)
+    relative = _relative(size, given.dtype)
     # For each node the geometric mean of a level and the state: many levels, and still a small part of the state.
     many_levels = math.sqrt(level * math.sqrt(np.mean(x**2)) * x.shape[1])
     direction = generator(0, "measures/lyapunov").standard_normal(x.shape)
@@ -126,15 +129,15 @@ def lyapunov_from_transition(
     )
 
 
-def lyapunov_from_replicas(states: Any) -> LyapunovExponent:
+def lyapunov_from_replicas(states: Any, *, floor: float | None = None, first: int | None = None) -> LyapunovExponent:
     """Largest conditional Lyapunov exponent of any device, from responses to one drive after different pasts.
 
     `states` is (pasts, time, nodes), or (drives, pasts, time, nodes) with a drive for each group of pasts; step 0 is
     the first that they have in common. Responses 0 and 1, 2 and 3, ... make pairs. The exponent is the slope of the
     mean logarithm of their distance (the replica, or auxiliary system, approach: Abarbanel, Rulkov & Sushchik 1996),
-    until the distance comes within a factor three of its floor, and only in the second half of that: at the beginning
-    all directions fade, and later only the slowest. The floor is the median distance of the last quarter of the steps,
-    and at least the precision of the states. Its mean square is taken off.
+    from step `first` until the distance comes within a factor three of its `floor`. By default `first` is half of
+    that, since at the beginning all directions fade, and later only the slowest; `floor` is the median distance of the
+    last quarter of the steps, and at least the precision of the states. The mean square of the floor is taken off.
 
     The exponent is minus infinity where nothing is left of a difference long before its fall would reach the precision
     of the states. Such pairs show how a device forgets; one that does not, because it is chaotic or has several
@@ -153,8 +156,9 @@ def lyapunov_from_replicas(states: Any) -> LyapunovExponent:
         raise ShapeError("an exponent from replicas needs responses after at least 2 different pasts")
     distance = np.linalg.norm(x[:, 0 : 2 * pairs : 2] - x[:, 1 : 2 * pairs : 2], axis=3)
     finest = float(precision(given.dtype)) * math.sqrt(np.mean((x**2).sum(axis=3)))
-    tail = np.median(distance[:, :, -max(1, x.shape[2] // 4) :], axis=2)
-    floor = max(math.sqrt(np.mean(tail**2)), finest, np.finfo(np.float64).tiny)
+    if floor is None:
+        floor = math.sqrt(np.mean(np.median(distance[:, :, -max(1, x.shape[2] // 4) :], axis=2) ** 2))
+    floor = max(floor, finest, np.finfo(np.float64).tiny)
     logarithm = np.log(np.maximum(distance**2 - floor**2, (floor / 10) ** 2)) / 2
     curve = logarithm.mean(axis=(0, 1))
     seen = np.log(np.maximum(distance, floor / 10)).mean(axis=(0, 1))
@@ -168,7 +172,7 @@ def lyapunov_from_replicas(states: Any) -> LyapunovExponent:
         )
     if (distance[:, :, last:] == 0).all() and curve[last - 1] - math.log(floor) > (curve[0] - math.log(floor)) / 2:
         return _vanished(last)
-    start = last // 2 if last >= 2 * _FEWEST_STEPS else 0
+    start = last // 2 if first is None and last >= 2 * _FEWEST_STEPS else first or 0
     if last - start < _FEWEST_STEPS:
         raise InputRangeError(
             f"the difference between the responses falls into the noise within {last} steps, too fast for a slope; "
@@ -195,6 +199,13 @@ def lyapunov_from_replicas(states: Any) -> LyapunovExponent:
         floor=math.log(floor) - float(seen[0]),
         trials=trials.ravel(),
     )
+
+
+def _relative(size: float | None, dtype: np.dtype) -> float:
+    relative = float(precision(dtype) ** 0.5) if size is None else size
+    if not relative > 0:
+        raise ConfigurationError(f"size is {size}; it must be more than 0")
+    return relative
 
 
 def _vanished(steps: int) -> LyapunovExponent:
@@ -258,6 +269,7 @@ def lyapunov_spectrum(
     steps: int,
     exponents: int | None = None,
     settle: int = 100,
+    size: float | None = None,
     known: Sequence[float] = (),
 ) -> LyapunovSpectrum:
     """The largest Lyapunov exponents, by QR decompositions (Benettin et al. 1980; Shimada & Nagashima 1979).
@@ -277,9 +289,9 @@ def lyapunov_spectrum(
         Of each trajectory; the first `settle` turn the directions and do not count.
     exponents
         How many of the largest ones; by default all.
-
-    The distance is the square root of the precision of `states`, relative to the size of the state: what a step shrinks
-    by more than that cannot be told.
+    size
+        The distance, relative to the size of the state; by default the square root of the precision of `states`. What
+        a step shrinks by more than this factor cannot be told.
 
     The intervals are those of batch means over time of the mean over the trials; that of the dimension is of the
     jackknife over as many pieces of time. Raises `InputRangeError` where a trajectory is not finite, and
@@ -294,7 +306,7 @@ def lyapunov_spectrum(
         raise ConfigurationError(f"exponents is {count}, but the state has {dimension} numbers")
     if steps - settle < 2 * BATCHES:
         raise ConfigurationError(f"{steps} steps are too few: {settle} to settle and {2 * BATCHES} for an interval")
-    relative = float(precision(given.dtype) ** 0.5)
+    relative = _relative(size, given.dtype)
     random = generator(0, "measures/lyapunov spectrum").standard_normal((trials, dimension, count))
     directions = np.linalg.qr(random)[0]
     growth = np.empty((steps, count))
@@ -377,11 +389,13 @@ class EchoStateIndex(Measured):
     tolerance: float
 
 
-def echo_state_index(states: Any, *, tolerance: float = 0.01, noise: float = 0.0) -> EchoStateIndex:
+def echo_state_index(
+    states: Any, *, window: int | None = None, tolerance: float = 0.01, noise: float = 0.0
+) -> EchoStateIndex:
     """Number of distinct attracting responses to one drive (echo index; Ceni, Ashwin, Livi & Postlethwaite 2020).
 
     `states` (initial, time, nodes) are responses to the same inputs from different initial states, or after different
-    pasts. Two are the same if their distance over the last quarter of the steps is at most `tolerance`
+    pasts. Two are the same if their distance over the last `window` steps (by default a quarter) is at most `tolerance`
     of the spread of the states plus three times `noise`, the root mean square difference of a node between two drives
     from the same initial state; responses linked by a chain of such pairs are one. An index of 1 is the echo state
     property, as far as this drive and these initial states can show it. In a chaotic device each
@@ -400,9 +414,12 @@ def echo_state_index(states: Any, *, tolerance: float = 0.01, noise: float = 0.0
     initial, steps = x.shape[:2]
     if initial < 2:
         raise ShapeError("an echo-state index needs responses from at least 2 initial states")
+    window = max(1, steps // 4) if window is None else window
+    if not 1 <= window <= steps:
+        raise ConfigurationError(f"window is {window}; it lies between 1 and the {steps} steps there are")
     if tolerance < 0 or noise < 0:
         raise ConfigurationError("tolerance and noise cannot be negative")
-    last = x[:, -max(1, steps // 4) :]
+    last = x[:, -window:]
     spread = float((last - last.mean(axis=(0, 1))).std()) or 1.0
     last = last.reshape(initial, -1)
     distances = np.stack([np.sqrt(np.mean((last - row) ** 2, axis=1)) for row in last]) / spread

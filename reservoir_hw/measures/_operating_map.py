@@ -131,8 +131,6 @@ def grid_points(values: list[list[float]]) -> np.ndarray:
 
 BEHAVIOURS = ("kernel rank", "generalisation rank", "memory capacity")
 """The axes of the behaviour space (Dale et al. 2019)."""
-# On each axis.
-_CELLS = 10
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -151,11 +149,11 @@ class Coverage(Measured):
     interval_beside: Interval
 
 
-def coverage(behaviours: Any, beside: Any, *, nodes: int) -> Coverage:
+def coverage(behaviours: Any, beside: Any, *, nodes: int, cells: int = 10) -> Coverage:
     """Cells of the behaviour space that a device reaches with its settings, after Dale et al. 2019.
 
     `behaviours` and `beside` are (settings, 3) of as many settings each: kernel rank, generalisation rank and memory
-    capacity, all between 0 and `nodes`. The cells are cubes with a side of a tenth of `nodes`. More settings reach more
+    capacity, all between 0 and `nodes`. The cells are cubes with a side of `nodes / cells`. More settings reach more
     cells, so the number alone means little: that of `beside`, with as many settings, is its measure.
 
     The interval says how far the number would differ with other settings of the same kind: the jackknife over settings
@@ -168,7 +166,7 @@ def coverage(behaviours: Any, beside: Any, *, nodes: int) -> Coverage:
         raise ConfigurationError(
             f"a coverage compares as many settings, at least 2: there are {len(first)} and {len(second)}"
         )
-    width = nodes / _CELLS
+    width = nodes / cells
     value, interval = _reached(first, width)
     other, interval_beside = _reached(second, width)
     return Coverage(

@@ -123,14 +123,14 @@ class StateBasis:
     taken twice, the second time of the directions of the first (as in Cholesky QR2; Yamamoto et al. 2015), which
     brings them back, and is still several times quicker than an orthogonal factorisation.
 
-    Nodes are scaled to unit variance first. A direction counts in `rank` if its singular value is above that of
-    rounding: the largest times the number of nodes and the precision in which the states were recorded.
+    Nodes are scaled to unit variance first. A direction counts in `rank` if its singular value is above `tolerance`
+    times the largest: by default rounding, the number of nodes times the precision in which the states were recorded.
     `weights` is (nodes, rank); `leverage` (rows,) is |Q_t|² of each row.
 
     Raises `InputRangeError` if no node moves, `ShapeError` if there are too few rows for the number of nodes.
     """
 
-    def __init__(self, recording: Rows) -> None:
+    def __init__(self, recording: Rows, tolerance: float | None = None) -> None:
         nodes, rows = recording.nodes, recording.rows
         if rows <= 2 * nodes:
             raise ShapeError(
@@ -147,7 +147,8 @@ class StateBasis:
         # These are nearly orthonormal already, except for directions that were hidden.
         rest, turn = _axes(_gram(self.centred(block.states) @ coarse for block in recording.blocks()), _HIDDEN)
         left, singular, _ = np.linalg.svd((turn * rest).T * lengths)
-        self.rank = int(np.count_nonzero(singular > nodes * recording.precision * singular[0]))
+        least = nodes * recording.precision if tolerance is None else tolerance
+        self.rank = int(np.count_nonzero(singular > least * singular[0]))
         self.weights = coarse @ (turn / rest) @ left[:, : self.rank]
         self.leverage = np.empty(rows)
         for block in recording.blocks():

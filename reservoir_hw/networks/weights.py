@@ -445,25 +445,37 @@ def draw_gated_weights(
     spectral_radius: float | None = 0.9,
     reset_spectral_radius: float | None = 0.9,
     update_spectral_radius: float | None = 0.9,
+    connectivity: float | None = None,
+    connections_per_node: int | None = None,
+    weight_distribution: Distribution | None = None,
+    input_connectivity: float = 1.0,
+    input_distribution: Distribution = "uniform",
     input_scaling: float | Sequence[float] = 1.0,
     reset_input_scaling: float | Sequence[float] = 1.0,
     update_input_scaling: float | Sequence[float] = 1.0,
     bias_scaling: float = 0.0,
     reset_bias: float = 0.0,
     update_bias: float = 0.0,
-    **options: Any,
 ) -> GatedWeights:
     """Draw the weights of a gated echo state network; the same seed gives the same numbers on every machine.
 
     Each recurrent matrix is scaled to its own spectral radius (0: no recurrence; None: as drawn) and each input matrix
     by its own factor, as in the paper's section 6.2, which draws uniformly on -1..1. Biases are 0 in eq. 6; those of
-    the gates are given, the state's is drawn uniformly and multiplied by `bias_scaling`. `options` are connectivity,
-    connections_per_node, weight_distribution, input_connectivity and input_distribution of `draw_weights`, whose W and
-    W_in for the same seed are the state's.
+    the gates are given, the state's is drawn uniformly and multiplied by `bias_scaling`. The other options are those
+    of `draw_weights`, whose W and W_in for the same seed are the state's.
 
     Raises `ConfigurationError` as `draw_weights` does.
     """
-    draw = partial(draw_weights, nodes, inputs, **options)
+    draw = partial(
+        draw_weights,
+        nodes,
+        inputs,
+        connectivity=connectivity,
+        connections_per_node=connections_per_node,
+        weight_distribution=weight_distribution,
+        input_connectivity=input_connectivity,
+        input_distribution=input_distribution,
+    )
 
     def gate(key: int, radius: float | None, scaling: float | Sequence[float], bias: float) -> EsnWeights:
         # The state's matrices are those of a plain network of the same seed; the gates have streams of their own.

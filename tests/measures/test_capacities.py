@@ -61,6 +61,15 @@ def test_capacities_of_a_linear_orthogonal_reservoir_add_up_to_its_nodes() -> No
     assert processing.by_delay.sum() == pytest.approx(processing.by_degree.sum())
 
 
+def test_directions_below_the_tolerance_do_not_count() -> None:
+    u = random(12).uniform(-1, 1, (2000, 1))
+    x = np.stack([u[:, 0], 1e-3 * delayed(u[:, 0], 1) + u[:, 0]], axis=1)
+    assert memory_capacity(u, x, max_delay=3, washout=10).value == pytest.approx(2, abs=0.01)
+    assert memory_capacity(u, x, max_delay=3, washout=10, tolerance=0.1).value == pytest.approx(1, abs=0.01)
+    found = information_processing_capacity(u, x, max_delays=(3,), washout=10, tolerance=0.1)
+    assert found.value == pytest.approx(1, abs=0.01)
+
+
 def test_a_nonlinear_reservoir_stays_within_its_nodes() -> None:
     u, x = states_of({"nodes": 20, "activation": "tanh", "input_scaling": 0.5}, steps=20_000)
     found = information_processing_capacity(u, x, max_delays=(60, 30, 14, 6), washout=1000, input_range=(-1, 1))

@@ -15,6 +15,7 @@ def test_cells_are_counted() -> None:
     assert (found.value, found.cells_beside, found.width) == (1, 6, 10)
     assert (found.interval.low, found.interval.high) == (1, 1)
     assert "6 [6, 6] cells" in found.note
+    assert coverage(one_place, spread, nodes=100, cells=5).cells_beside == 3
 
 
 def test_the_interval_holds_the_mean_over_settings() -> None:

@@ -49,6 +49,7 @@ def test_echo_state_index_counts_the_responses() -> None:
     assert two.value == 2
     branch = after_pasts(bistable, 10)[:, -1, 0] > 0
     assert ((two.response == two.response[0]) == (branch == branch[0])).all()
+    assert echo_state_index(after_pasts(bistable, 10), window=100).value == 2
     many = echo_state_index(after_pasts(chaotic, 10))
     assert many.value == 10
     assert "chaos" in many.note
@@ -137,7 +138,9 @@ def test_float32_and_traces_with_noise() -> None:
     found = lyapunov_from_replicas(noisy)
     assert found.value == pytest.approx(np.log(RADIUS), abs=0.03)
     assert found.last < 150
-    single = lyapunov_from_replicas(noisy[0])
+    single = lyapunov_from_replicas(noisy[0], first=10)
+    assert single.first == 10
+    assert lyapunov_from_replicas(noisy[0], floor=1.0).last < single.last
     assert single.value == pytest.approx(np.log(RADIUS), abs=0.1)
     assert "pieces of the fall" in single.interval.method
 

@@ -129,6 +129,11 @@ def sizes_of(scale: FeatureScale) -> Array:
     return (np.abs(scale.centre) + REACH * scale.spread) / SHARE
 
 
+def setting(name: str) -> Any:
+    """A setting of a readout: it can be read, and is that of its configuration for good."""
+    return property(lambda readout: getattr(readout.config, name))
+
+
 class LeastSquaresReadout(ABC):
     """Linear readout y = W x + b: what `RidgeReadout`, `RLSReadout` and `LMSReadout` share.
 
@@ -145,6 +150,8 @@ class LeastSquaresReadout(ABC):
 
     config: Any
     """Its settings, as the configuration of its kind declares them."""
+    standardise = setting("standardise")
+    bias = setting("bias")
     n_samples_: int
     _largest: ClassVar[float]
     """States, inputs and targets above this are refused."""

@@ -15,7 +15,7 @@ from reservoir_hw.core.errors import InputRangeError, ReservoirError, ShapeError
 from reservoir_hw.readout.linear._decomposition import Array
 from reservoir_hw.readout.linear._online_rules import LeastMeanSquares, RecursiveLeastSquares
 from reservoir_hw.readout.linear.configuration import LinearConfig, NotSolved
-from reservoir_hw.readout.linear.least_squares import FeatureScale, LeastSquaresReadout, LinearForm
+from reservoir_hw.readout.linear.least_squares import FeatureScale, LeastSquaresReadout, LinearForm, setting
 from reservoir_hw.readout.linear.training_chunks import Chunk, Columns, Widths, numeric
 
 # Rows that are converted to float64 at once.
@@ -79,6 +79,8 @@ class OnlineReadout(LeastSquaresReadout):
 
     # Products of larger numbers with covariances would leave the range of float64.
     _largest = 1e20
+
+    standardise_steps = setting("standardise_steps")
 
     @abstractmethod
     def _new_rule(self, features: int, outputs: int) -> _Rule:
@@ -282,6 +284,8 @@ class RLSReadout(OnlineReadout):
     """
 
     kind = "rls"
+    alpha = setting("alpha")
+    forgetting = setting("forgetting")
 
     def __init__(
         self,
@@ -345,6 +349,8 @@ class LMSReadout(OnlineReadout):
     """
 
     kind = "lms"
+    rate = setting("rate")
+    normalised = setting("normalised")
 
     def __init__(
         self,

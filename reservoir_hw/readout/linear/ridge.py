@@ -31,6 +31,7 @@ from reservoir_hw.readout.linear.least_squares import (
     LeastSquaresReadout,
     LinearForm,
     loses_in_single,
+    setting,
     sizes_of,
 )
 from reservoir_hw.readout.linear.training_chunks import Chunk, SequencePosition
@@ -177,6 +178,12 @@ class RidgeReadout(LeastSquaresReadout):
     _largest = 1e150
 
     config: RidgeConfig
+    alpha = setting("alpha")
+    solver = setting("solver")
+    alphas = setting("alphas")
+    per_output = setting("per_output")
+    folds = setting("folds")
+    block_steps = setting("block_steps")
     alpha_: float | Array
     alphas_: Array | None
     scores_: Array | None

@@ -49,6 +49,16 @@ def test_settings_in_numpy_types() -> None:
     assert LMSReadout(3.0, normalised=False).config.rate == 3.0
 
 
+@pytest.mark.parametrize("made", CLASSES)
+def test_settings_can_be_read_and_not_changed(made: Any) -> None:
+    readout = made(washout=7)
+    for name in inspect.signature(made).parameters:
+        assert getattr(readout, name) == getattr(readout.config, name)
+    for name in {*inspect.signature(made).parameters} - {"washout", "input_connection"}:
+        with pytest.raises(AttributeError, match=name):
+            setattr(readout, name, 1)
+
+
 def test_an_experiment_names_the_origin_of_a_wrong_setting() -> None:
     document = Document.from_mapping(
         {"task": {"kind": "narma"}, "reservoir": {"kind": "esn", "nodes": 10}, "readout": {"kind": "ridge"}}, "here"

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from reservoir_hw.core.lazy import lazy_names
 
 if TYPE_CHECKING:
+    from reservoir_hw.readout.baselines.ngram import NGram as NGram
     from reservoir_hw.readout.baselines.recurrent import SRN as SRN
     from reservoir_hw.readout.baselines.recurrent import RecurrentLM as RecurrentLM
     from reservoir_hw.readout.baselines.recurrent import train_in_stages as train_in_stages

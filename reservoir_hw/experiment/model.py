@@ -28,9 +28,10 @@ from reservoir_hw.experiment.configuration.experiment import TrainingConfig
 from reservoir_hw.experiment.deploy.export import export_run
 from reservoir_hw.experiment.deploy.job import Export
 from reservoir_hw.experiment.run.experiment import Experiment
+from reservoir_hw.experiment.run.learning import predict_into
 from reservoir_hw.experiment.run.open_device import SharedDevice, turn
 from reservoir_hw.experiment.run.result import Result
-from reservoir_hw.experiment.states.drive import driven, predict_into
+from reservoir_hw.experiment.states.drive import driven
 from reservoir_hw.experiment.states.plan import plan
 from reservoir_hw.experiment.states.watch import StateWatch, about_counters
 from reservoir_hw.readout.configuration import Readout, StateReadoutConfig

@@ -1,4 +1,4 @@
-"""What a bench found: for each task the score of the device, of each baseline, and what papers print."""
+"""What a bench found, with the run folders that hold it, and what it may have taken of the device."""
 
 from __future__ import annotations
 

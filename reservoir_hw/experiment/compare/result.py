@@ -1,4 +1,4 @@
-"""What a comparison found: its verdict, tables and numbers."""
+"""What a comparison found: its verdict, tables, numbers and figures."""
 
 from __future__ import annotations
 

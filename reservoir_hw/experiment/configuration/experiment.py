@@ -29,7 +29,8 @@ from reservoir_hw.experiment.configuration.document import (
     unnamed,
     varied_keys,
 )
-from reservoir_hw.experiment.configuration.gradient import GradientConfig, SweepConfig
+from reservoir_hw.experiment.configuration.gradient import GradientConfig
+from reservoir_hw.experiment.configuration.sweep import SweepConfig
 from reservoir_hw.readout.baselines.configuration import BaselineConfig
 from reservoir_hw.readout.configuration import GradientReadoutConfig, ReadoutConfig, StateReadoutConfig
 from reservoir_hw.readout.models.configuration import TokenModelConfig

@@ -1,4 +1,4 @@
-"""Export of a readout that was trained on the states of a series, as a bundle or as a C header."""
+"""Export of a readout of states, or of a language model, as a bundle or as a C header."""
 
 from __future__ import annotations
 
@@ -24,14 +24,13 @@ from reservoir_hw.experiment.deploy.job import (
 )
 from reservoir_hw.experiment.deploy.quantised import (
     QuantisedReadout,
-    Stored,
     check_loss,
     random_loss,
     series_loss,
     session_computes,
     text_loss,
 )
-from reservoir_hw.experiment.deploy.trained import TrainedRow
+from reservoir_hw.experiment.deploy.trained import Stored, TrainedRow
 from reservoir_hw.experiment.run.by_gradients import model_of, opened_model
 from reservoir_hw.experiment.run.text_training import gradient_of
 from reservoir_hw.readout.configuration import StateReadoutConfig

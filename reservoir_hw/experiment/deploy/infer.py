@@ -22,8 +22,9 @@ from reservoir_hw.core.errors import (
 )
 from reservoir_hw.core.spec import ReservoirSpec
 from reservoir_hw.core.tables.configuration import ReadConfig
+from reservoir_hw.experiment.deploy.pipe import Lines
 from reservoir_hw.experiment.deploy.series_files import line_of, numbers, read_series
-from reservoir_hw.experiment.deploy.watching import Lines, Watch
+from reservoir_hw.experiment.deploy.watching import Watch
 from reservoir_hw.experiment.states.progress import Progress
 from reservoir_hw.readout.edge import EdgeRunner
 from reservoir_hw.readout.edge.sessions import StageLatency

@@ -1,4 +1,4 @@
-"""What a device says about itself, and how fast it answers."""
+"""The device of a file: what it says about itself, and how fast it answers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Language models: their reservoirs are opened, they are trained by gradients on a text, judged, and kept."""
+"""Models that are trained by gradients: language models on a text, classifiers on sequences; judged, and kept."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the keys of `vary:` do to the score: a curve for one key, a map for two. They need the `report` extra."""
+"""Figures of a run: the score over the keys of `vary:`, and what monitors read. They need the `report` extra."""
 
 from __future__ import annotations
 

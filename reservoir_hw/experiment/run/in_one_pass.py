@@ -20,7 +20,7 @@ from reservoir_hw.core.reservoir_config import ReservoirConfig, build_reservoir
 from reservoir_hw.core.spec import ReservoirSpec
 from reservoir_hw.core.store import StateStore
 from reservoir_hw.experiment.configuration.experiment import ExperimentConfig, Point
-from reservoir_hw.experiment.run.learning import Prepare, state_readout, trained
+from reservoir_hw.experiment.run.learning import Prepare, gathers, state_readout, trained
 from reservoir_hw.experiment.run.open_device import OpenDevice, refuse_draws
 from reservoir_hw.experiment.run.result import write_array
 from reservoir_hw.experiment.run.text_training import check_gradient, gradient_of, refuse_options_of_texts
@@ -33,7 +33,7 @@ from reservoir_hw.experiment.run.trainer import (
     device_records,
     fitting_steps,
 )
-from reservoir_hw.experiment.states.drive import driven, forecast, gathers, recorded
+from reservoir_hw.experiment.states.drive import driven, forecast, recorded
 from reservoir_hw.experiment.states.harvest import (
     about_calibration,
     about_changes,

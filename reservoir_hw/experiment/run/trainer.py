@@ -1,4 +1,7 @@
-"""What an experiment asks of a way to train a readout, and what it gives it: a point at work, with its files."""
+"""What an experiment asks of a way to train a readout, and what it gives it: a point at work, with its files.
+
+And what a point takes: steps, states, and the memory of the device that computes it.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How many steps of a slow device make a chunk: states are safe, and progress moves, about every ten seconds."""
+"""Steps of a device: how many make a chunk, so that it takes about ten seconds, and how many a plan takes."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from reservoir_hw.core.axes import Dimension
 from reservoir_hw.core.figure_style import one_panel, panels, whole_numbers
-from reservoir_hw.experiment.configuration.gradient import choice_names
+from reservoir_hw.experiment.configuration.sweep import choice_names
 from reservoir_hw.experiment.run.result import InFolder
 from reservoir_hw.tasks.task import Table
 

@@ -32,6 +32,7 @@ from reservoir_hw.core.files import make_folder
 from reservoir_hw.core.threads import share_cores
 from reservoir_hw.experiment.configuration.document import load_document
 from reservoir_hw.experiment.configuration.experiment import drop_baselines
+from reservoir_hw.experiment.configuration.identity import identity_of
 from reservoir_hw.experiment.run.by_gradients import VALIDATION
 from reservoir_hw.experiment.run.estimate import Estimate
 from reservoir_hw.experiment.run.experiment import Experiment
@@ -40,7 +41,7 @@ from reservoir_hw.experiment.run.report import write_report
 from reservoir_hw.experiment.run.result import how_it_ended, write_yaml
 from reservoir_hw.experiment.states.progress import Progress
 from reservoir_hw.experiment.sweeps.result import SweepResult, Trial, short_names
-from reservoir_hw.experiment.sweeps.space import example_trial, identity_of, search_space, with_values
+from reservoir_hw.experiment.sweeps.space import example_trial, search_space, with_values
 from reservoir_hw.tasks.task import Row, Task
 
 if TYPE_CHECKING:

@@ -43,7 +43,7 @@ def describe(store: StateStore) -> dict[str, Any]:
         "committed_chunks": store.committed,
         "hardware": not simulated,
         "spec": spec,
-        "datasets": _described(store, period),
+        "datasets": _about_data_sets(store, period),
         "segments": store.segments,
         "provenance": provenance,
     }
@@ -108,7 +108,7 @@ def _state(about: Mapping[str, Any]) -> str:
     return "complete" if about["ended_early"] is None else f"ended early, by {about['ended_early']}"
 
 
-def _described(store: StateStore, period: float | None) -> dict[str, dict[str, Any]]:
+def _about_data_sets(store: StateStore, period: float | None) -> dict[str, dict[str, Any]]:
     datasets = store.datasets
     times = {name: _times(dataset, store) for name, dataset in datasets.items()}
     known = sum(int(np.isfinite(timing[..., 0]).sum()) for timing, _ in times.values())
@@ -118,7 +118,7 @@ def _described(store: StateStore, period: float | None) -> dict[str, dict[str, A
         times = {
             name: (timing, None if np.isfinite(timing[..., 0]).all() else lost) for name, (timing, _) in times.items()
         }
-    return {name: _describe(dataset, store, period, *times[name]) for name, dataset in datasets.items()}
+    return {name: _about_data_set(dataset, store, period, *times[name]) for name, dataset in datasets.items()}
 
 
 def _times(dataset: Dataset, store: StateStore) -> tuple[np.ndarray, str | None]:
@@ -132,7 +132,7 @@ def _times(dataset: Dataset, store: StateStore) -> tuple[np.ndarray, str | None]
     return timing, f"{store.path}: times of {dataset.name} were damaged ({given_up}), not all are known any more"
 
 
-def _describe(
+def _about_data_set(
     dataset: Dataset, store: StateStore, period: float | None, timing: np.ndarray, damaged: str | None
 ) -> dict[str, Any]:
     starts, durations = np.moveaxis(timing, -1, 0)

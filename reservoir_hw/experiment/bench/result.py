@@ -143,9 +143,9 @@ class BenchResult(InFolder):
         names = list(dict.fromkeys(name for score in self.scores.values() for name in score.models))
         body = []
         for score in self.scores.values():
-            standard = score.standard
+            standard, verdict = score.standard, score.verdict.replace(" (", "\n(").replace(": ", ":\n")
             texts = [score.models[name].text(standard) if name in score.models else "–" for name in names]
-            body.append([f"{standard.title}\n{standard.metric} {standard.arrow}", *texts, _in_two_lines(score.verdict)])
+            body.append([f"{standard.title}\n{standard.metric} {standard.arrow}", *texts, verdict])
         header = ["task, score", *(self.device if name == DEVICE else name for name in names), "who wins"]
         chosen = [
             [score.standard.title, *(score.models[name].setting if name in score.models else "–" for name in names)]
@@ -178,11 +178,6 @@ def _numbers(found: ModelScore, standard: StandardTask) -> dict[str, Any]:
     own = {"label": found.label, "alpha": found.alpha, "tried": found.tried, "weights": found.weights}
     mean, loss = _plain(found.mean(standard)), _plain(found.loss)
     return {**own, "loss": loss, "mean": mean, "interval": found.interval(standard), "metrics": found.metrics}
-
-
-def _in_two_lines(verdict: str) -> str:
-    """For a column."""
-    return verdict.replace(" (", "\n(").replace(": ", ":\n")
 
 
 def _plain(value: float) -> float | None:

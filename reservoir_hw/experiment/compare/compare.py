@@ -29,8 +29,7 @@ from reservoir_hw.experiment.compare.sides import (
 from reservoir_hw.experiment.compare.transfer import Transfer, transfer
 from reservoir_hw.experiment.devices.measure import measures_named
 from reservoir_hw.experiment.run.learning import States, evaluations
-from reservoir_hw.experiment.run.report import write_report
-from reservoir_hw.experiment.run.result import how_it_ended
+from reservoir_hw.experiment.run.report import complete, kept_to_the_end
 from reservoir_hw.experiment.states.progress import Progress, StepCounter
 from reservoir_hw.tasks.task import Evaluation, Task
 
@@ -136,7 +135,7 @@ def compare(
             },
             sides=sides,
         )
-        try:
+        with kept_to_the_end(result, lambda: False):
             why_no_task = "no task was given (--task FILE)" if the_task is None else None
             for side in sides:
                 why = side.drive(drive, None if why_no_task else the_task, settings, place / "traces", counter)
@@ -160,14 +159,7 @@ def compare(
             result.save()
             if folder is not None:
                 counter.say("writing the report")
-                write_report(result)
-                result.save()
-        except BaseException as error:
-            result.status, result.problem = how_it_ended(error)
-            # The error itself goes on to the caller; a full disk must not hide it.
-            with contextlib.suppress(Exception):
-                result.save()
-            raise
+                complete(result)
     return result
 
 

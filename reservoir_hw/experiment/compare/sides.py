@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -86,7 +87,7 @@ class Side:
             counter.say(f"{self.letter}: repeats of the same drive")
             pieces = tuple(DriveChunk(drive[:, at : at + _CHUNK]) for at in range(0, drive.shape[1], _CHUNK))
             with Recorder(reservoir, folder / self.letter.lower(), chunk_steps=_CHUNK):
-                _exhaust(driven(reservoir, [Burst(pieces)] * self.repeats, counter.add))
+                deque(driven(reservoir, [Burst(pieces)] * self.repeats, counter.add), maxlen=0)
             if self.measured_repeats is None:
                 source = live(reservoir, settings, counter)
             else:
@@ -117,7 +118,7 @@ class Side:
             try:
                 with Recorder(reservoir, path, chunk_steps=self.point.config.run.chunk_steps):
                     repetitions = self.point.config.training.repetitions
-                    _exhaust(driven(reservoir, self.bursts, counter.add, repetitions=repetitions))
+                    deque(driven(reservoir, self.bursts, counter.add, repetitions=repetitions), maxlen=0)
             except InputRangeError as error:
                 return f"{self.letter} cannot be driven with the inputs of the task: {error}"
             self.runs.append(path)
@@ -314,8 +315,3 @@ def _recorded_by_all(tapes: Sequence[Tape], length: int) -> tuple[np.ndarray, li
         if found[0] and found > rank:
             best, counts, rank = u, [len(held) for held in holding], found
     return best, counts
-
-
-def _exhaust(states: Iterator[Any]) -> None:
-    for _ in states:
-        pass

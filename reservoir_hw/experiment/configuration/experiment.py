@@ -170,7 +170,8 @@ class Point:
     @property
     def name(self) -> str:
         """What is at work, for people: the reservoir, or the model where there is none."""
-        return " ".join(_reservoir(self.config)) or self.config.readout.label
+        readout = self.config.readout
+        return self.config.reservoir.name if readout.layers_of_reservoirs else readout.label
 
     @property
     def place(self) -> str:
@@ -483,12 +484,8 @@ def _label(config: ExperimentConfig, said: Mapping[str, str], names: Mapping[str
         for key, text in said.items()
         if key not in (*SECTIONS, *told, DRAW) and not key.startswith("task.") and not key.endswith("seed")
     ]
-    reservoir = [said.get("reservoir", name) for name in _reservoir(config)]
-    return " ".join(filter(None, [*reservoir, said.get("readout", config.readout.label), *shown]))
-
-
-def _reservoir(config: ExperimentConfig) -> list[str]:
-    return [config.reservoir.name] if config.readout.layers_of_reservoirs else []
+    reservoir = said.get("reservoir", config.reservoir.name) if config.readout.layers_of_reservoirs else ""
+    return " ".join(filter(None, [reservoir, said.get("readout", config.readout.label), *shown]))
 
 
 def _rows(config: ExperimentConfig) -> Iterator[Values]:

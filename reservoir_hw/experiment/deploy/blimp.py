@@ -21,7 +21,7 @@ from reservoir_hw.core.seeds import generator
 from reservoir_hw.core.tokenizer import BpeTokenizer, Documents, joined
 from reservoir_hw.experiment.deploy.trained import trained_baseline, trained_row
 from reservoir_hw.experiment.run.by_gradients import model_of, opened_model
-from reservoir_hw.experiment.run.report import write_report
+from reservoir_hw.experiment.run.report import complete
 from reservoir_hw.experiment.run.result import InFolder, new_run_folder
 from reservoir_hw.experiment.states.progress import Progress, StepCounter
 from reservoir_hw.readout.baselines.ngram import NGram
@@ -260,9 +260,7 @@ def blimp(
         scores={name: _scores(paradigms, values) for name, values in found.items()},
         per_token={name: _scores(paradigms, found[name] / lengths) for name in (trained.label, UNTRAINED)},
     )
-    result.status = "complete"
-    write_report(result)
-    result.save()
+    complete(result)
     return result
 
 

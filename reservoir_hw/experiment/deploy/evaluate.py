@@ -17,7 +17,7 @@ from reservoir_hw.core.reservoir import Reservoir
 from reservoir_hw.experiment.deploy.trained import TrainedRow, trained_row
 from reservoir_hw.experiment.run.in_one_pass import opened
 from reservoir_hw.experiment.run.learning import judged, state_readout, trained
-from reservoir_hw.experiment.run.report import write_report
+from reservoir_hw.experiment.run.report import complete
 from reservoir_hw.experiment.run.result import InFolder, new_run_folder, write_array
 from reservoir_hw.experiment.states.drive import driven, forecast
 from reservoir_hw.experiment.states.pace import begin, driven_on
@@ -224,9 +224,7 @@ def evaluate(
     for name, (a, b) in {f"{THERE} - here": (THERE, HOME), f"{REFITTED} - {THERE}": (REFITTED, THERE)}.items():
         if a in result.outputs and b in result.outputs and not task.closed_loop:
             result.differences[name] = paired_difference(task, result.outputs[a], result.outputs[b])
-    result.status = "complete"
-    write_report(result)
-    result.save()
+    complete(result)
     return result
 
 

@@ -308,14 +308,12 @@ def export_model(work: Export, *, offline: bool) -> None:
             recorded = carried_at_rest(plan, recorded)
         else:
             plan = plan_of(model, (), work.precision)
-        work.write_bundle(plan, devices or [], recorded, tokenizer=tokenizer)
+        work.write_bundle(plan, devices, recorded, tokenizer=tokenizer)
         if task is not None:
             work.prompt = tokenizer.decode(joined(task.tokens_test)[:_PROMPT]).split("\n")[0] or work.prompt
 
 
-def _write_model_header(
-    work: Export, model: TokenModel, devices: Sequence[Reservoir] | None, task: Tokens | None
-) -> None:
+def _write_model_header(work: Export, model: TokenModel, devices: Sequence[Reservoir], task: Tokens | None) -> None:
     if not model_of(work.row.point.config).reads_states_alone:
         raise ConfigurationError(
             f"target c is for linear and low-rank readouts of one reservoir, not for a {type(model).__name__}: "
@@ -333,7 +331,7 @@ def _write_model_header(
         return [plan_of(model).references[0], lambda given: {"outputs": coded.predict(given["states_0"])[0]}]
 
     _judge_text(work, model, task, quantised)
-    specs = [device.spec for device in devices or []] or [layer.spec]
+    specs = [device.spec for device in devices] or [layer.spec]
     write_header(work, model.readout, specs, ranges, recorded)
 
 
@@ -378,11 +376,11 @@ class DeclaredReservoir(Reservoir):
 
 
 @contextmanager
-def model_without_devices(row: TrainedRow, tokenizer: Tokenizer) -> Iterator[tuple[TokenModel, None]]:
+def model_without_devices(row: TrainedRow, tokenizer: Tokenizer) -> Iterator[tuple[TokenModel, list[Reservoir]]]:
     """The untrained model around what the devices declared when it was trained."""
     settings = model_of(row.point.config)
     with ExitStack() as stack:
         absent = [stack.enter_context(DeclaredReservoir(spec)) for spec in row.reservoirs]
         channels = settings.driven_with(tokenizer.vocabulary)
         twins = [stack.enter_context(build_reservoir(twin)) for twin in settings.twins(channels)]
-        yield settings.build(tokenizer.vocabulary, absent, twins), None
+        yield settings.build(tokenizer.vocabulary, absent, twins), []

@@ -24,8 +24,8 @@ class Lines:
     `most_behind`: more lines than these that wait end the pipe. `stream` is None where nobody will read it.
     """
 
-    def __init__(self, stream: TextIO | None, most_behind: int | None = None, name: str = "stdin") -> None:
-        self._stream, self._most, self._name = stream, most_behind, name
+    def __init__(self, stream: TextIO | None, most_behind: int | None = None) -> None:
+        self._stream, self._most = stream, most_behind
         try:
             self._descriptor = -1 if stream is None else stream.fileno()
         except (OSError, ValueError):
@@ -46,7 +46,7 @@ class Lines:
         if not self.live:
             yield from self._stream or ()
         while True:
-            at = f"{self._name}:{self._given + 1}"
+            at = f"stdin:{self._given + 1}"
             while not self._lines and not self._ended:
                 if len(self._rest) > _LONGEST:
                     raise ConfigurationError(f"{at}: a line of more than {_LONGEST} bytes is no row of numbers")
@@ -82,7 +82,7 @@ class Lines:
         """Raise `StreamStopped` where more lines wait than may."""
         if self._most is not None and self._late > self._most:
             raise StreamStopped(
-                f"{self._name}:{self._given}: {self._late} lines waited when it was answered (--max-behind "
+                f"stdin:{self._given}: {self._late} lines waited when it was answered (--max-behind "
                 f"{self._most}): the lines come faster than they are answered"
             )
 

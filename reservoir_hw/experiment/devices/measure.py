@@ -34,8 +34,8 @@ from reservoir_hw.experiment.devices.measured_tables import (
     number_text,
 )
 from reservoir_hw.experiment.devices.qualification import QUALIFICATIONS, Loop, Qualification, Settings
-from reservoir_hw.experiment.run.report import write_report
-from reservoir_hw.experiment.run.result import InFolder, how_it_ended, new_run_folder
+from reservoir_hw.experiment.run.report import complete, kept_to_the_end
+from reservoir_hw.experiment.run.result import InFolder, new_run_folder
 from reservoir_hw.experiment.states.progress import Progress, StepCounter
 from reservoir_hw.experiment.states.watch import about_counters, counted
 from reservoir_hw.measures import (
@@ -261,7 +261,7 @@ def measure(
         elif found.make is not None and qualify:
             result.conformance = _UNCHECKED
         result.save()
-        try:
+        with kept_to_the_end(result, lambda: bool(result.measured)):
             driven = opened.planned_steps(names)
             opening = opened.opening_steps if isinstance(opened, Live) and found.config is not None else 0
             counter.total = driven + opening if driven else len(names)
@@ -275,27 +275,17 @@ def measure(
                 counter.add(0 if driven else 1)
             result.nodes, late = opened.nodes_seen(), opened.latency_seen()
             remarks = [] if result.nodes is None else result.nodes.sentences()
-            for remark in [*remarks, about_latency(late)] if late else remarks:
-                result.warn(remark)
+            remarks += [about_latency(late)] if late else []
             if isinstance(opened, Live):
                 total = counted({"counters": one.as_dict()} for one in opened.counters)
-                for warning in about_counters(total, opened.reservoir.spec):
-                    result.warn(warning)
+                remarks += about_counters(total, opened.reservoir.spec)
+            for remark in remarks:
+                result.warn(remark)
             if not result.measured:
                 raise ConfigurationError(_nothing_measured(name, result.reasons))
             result.provenance["rows"] = found.rows()
-            result.status = "complete"
             counter.say("writing the report")
-            write_report(result)
-            result.save()
-        except BaseException as error:
-            result.status, result.problem = how_it_ended(error)
-            # The error itself goes on to the caller; a full disk must not hide it.
-            with contextlib.suppress(Exception):
-                result.save()
-                if result.measured:
-                    write_report(result)
-            raise
+            complete(result)
     return result
 
 
@@ -367,7 +357,8 @@ class _Planner:
         )
 
     def _text(self, steps: int, more: str) -> str:
-        return f"{steps:,} device steps{more}{_duration(steps, self._period)}"
+        took = f", about {timedelta(seconds=math.ceil(steps * self._period))}" if self._period else ""
+        return f"{steps:,} device steps{more}{took}"
 
 
 def _conforming(
@@ -401,10 +392,6 @@ def _conforming(
         )
     planner.reservoir.open()
     return plans[0].live, report
-
-
-def _duration(steps: int, period: float | None) -> str:
-    return f", about {timedelta(seconds=math.ceil(steps * period))}" if period else ""
 
 
 def taken(source: Source, names: Iterable[str], counter: StepCounter) -> Iterator[tuple[str, Measured | str]]:

@@ -67,14 +67,12 @@ def _budget_table(result: NoiseBudget) -> Table:
 
 
 def _spectrum_table(result: LyapunovSpectrum) -> Table:
+    true = [*(number_text(float(value)) for value in result.known), *[""] * len(result.exponents)]
+    every = zip(result.exponents, result.exponent_intervals, true, strict=False)
     rows = [
-        [str(number), number_text(float(value)), interval_text(interval)]
-        for number, (value, interval) in enumerate(zip(result.exponents, result.exponent_intervals, strict=True), 1)
+        [str(number), number_text(float(value)), interval_text(interval), known]
+        for number, (value, interval, known) in enumerate(every, 1)
     ]
-    for row, known in zip(rows, result.known, strict=False):
-        row.append(number_text(float(known)))
-    for row in rows[len(result.known) :]:
-        row.append("")
     dimension = f"{number_text(result.dimension)} {interval_text(result.dimension_interval)}"
     note = f"Per step, in natural logarithms. Kaplan–Yorke dimension {dimension}."
     return Table("Lyapunov spectrum", ["number", "exponent", "interval", "true system"], rows, note)

@@ -158,7 +158,8 @@ class Qualification(Live):
         names = [name for name in names if not self.cannot(name)]
         steps = super().planned_steps([name for name in names if name != "lyapunov_spectrum" or not self._of.loop])
         if "operating_map" in names:
-            at_points = [self._steps_at(point) for point in self._map_points]
+            lives = (self._live_at(self.reservoir, point) for point in self._map_points)
+            at_points = [live.planned_steps(["noise_budget"]) for live in lives]
             if any(self._keys_of(point) for point in self._map_points):
                 steps += 2 * self.opening_steps * (len(at_points) + _REFERENCES)
             # The best point, which may be any, is measured once more.
@@ -274,13 +275,10 @@ class Qualification(Live):
             repeats=self._point_repeats,
             # `_inside` forgives rounding.
             input_range=(max(low, least), min(high, most)),
-            hold=self._hold_at(point),
+            hold=round(self._value(point, "hold", 1.0)),
             seed=self._driving["seed"] + fresh,
             on_steps=self._done,
         )
-
-    def _steps_at(self, point: np.ndarray) -> int:
-        return self._live_at(self.reservoir, point).planned_steps(["noise_budget"])
 
     def _value(self, point: np.ndarray, axis: str, default: float) -> float:
         names = list(self._axes)
@@ -290,9 +288,6 @@ class Qualification(Live):
         amplitude = self._value(point, "amplitude", self._half)
         bias = self._value(point, "bias", self._middle)
         return bias - amplitude, bias + amplitude
-
-    def _hold_at(self, point: np.ndarray) -> int:
-        return round(self._value(point, "hold", 1.0))
 
     def _inside(self, point: np.ndarray) -> bool:
         (low, high), (least, most) = self._range_at(point), self._limits
@@ -428,10 +423,9 @@ def config_with(of: Settings, keys: Mapping[str, Any]) -> ReservoirConfig:
     prefix = "" if "task" in here.data else "reservoir."
     for key, value in keys.items():
         here.set(key.removeprefix(prefix), value, "the operating map")
-    if "task" not in here.data:
-        here.data.pop("vary", None)
-        return parse_reservoir(here).for_inputs(of.channels)
     here.data.pop("vary", None)
+    if "task" not in here.data:
+        return parse_reservoir(here).for_inputs(of.channels)
     return single_point(parse_experiment(here)).config.reservoir.for_inputs(of.channels)
 
 

@@ -31,7 +31,7 @@ from reservoir_hw.experiment.run.in_one_pass import InOnePass, check_recording, 
 from reservoir_hw.experiment.run.merge import copy_files, keep_arrays, parts_of, records_of
 from reservoir_hw.experiment.run.open_device import OpenDevice, left_open
 from reservoir_hw.experiment.run.processes import Processes, joined
-from reservoir_hw.experiment.run.report import write_report
+from reservoir_hw.experiment.run.report import complete, write_report
 from reservoir_hw.experiment.run.result import (
     Result,
     Source,
@@ -308,9 +308,7 @@ class Experiment:
             for warning in part.warnings:
                 result.warn(warning)
         self._write(folder, resolved)
-        result.status = "complete"
-        write_report(result)
-        result.save()
+        complete(result)
         return result
 
     def metrics_on(self, task: Task) -> list[str]:

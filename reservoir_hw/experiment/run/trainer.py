@@ -102,42 +102,17 @@ def fitting_steps(need: DriveMemory, batch: int, most: int, free: int, columns: 
     return min(most, steps)
 
 
-@dataclass(frozen=True)
 class RowFiles:
     """Where the files of a row lie in the run folder, and the recording of its drives, if there is one."""
 
-    folder: Path
-    number: int | str
-    record: str | None = None
-
-    @property
-    def _stem(self) -> str:
-        return f"{self.number:03d}" if isinstance(self.number, int) else self.number
-
-    @property
-    def training(self) -> Path:
+    def __init__(self, folder: Path, number: int | str, record: str | None = None) -> None:
+        stem = f"{number:03d}" if isinstance(number, int) else number
+        self.folder, self.record = folder, record
+        self.training = folder / "training" / stem
         """The folder of the training."""
-        return self.folder / "training" / self._stem
-
-    @property
-    def weights(self) -> str:
-        """The file of the weights, in the run folder."""
-        return f"readout/{self._stem}.safetensors"
-
-    @property
-    def outputs(self) -> str:
-        """The file of the outputs for the test, in the run folder."""
-        return f"outputs/{self._stem}.npy"
-
-    @property
-    def tokenizer(self) -> str:
-        """The file of the tokenizer, in the run folder."""
-        return f"readout/{self._stem}.tokenizer.json"
-
-    @property
-    def sample(self) -> str:
-        """The file of a text that the model wrote, in the run folder."""
-        return f"samples/{self._stem}.txt"
+        self.weights, self.tokenizer = f"readout/{stem}.safetensors", f"readout/{stem}.tokenizer.json"
+        """In the run folder, as the two that follow: the outputs for the test, and a text that the model wrote."""
+        self.outputs, self.sample = f"outputs/{stem}.npy", f"samples/{stem}.txt"
 
     def path_of(self, file: str) -> Path:
         """Where a file of the row is written; its folder is made."""

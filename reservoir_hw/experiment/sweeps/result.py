@@ -271,7 +271,7 @@ class SweepResult(InFolder):
                 str(trial.number),
                 _number(trial.objective),
                 *(self._text(trial, key) for key in names),
-                _time(trial.seconds),
+                "" if trial.seconds is None else f"{trial.seconds:.1f} s",
             ]
             for trial in ranking
         ]
@@ -307,7 +307,3 @@ def _number(value: float | None) -> str:
     if value is None:
         return ""
     return str(value) if isinstance(value, int) else f"{value:.4g}"
-
-
-def _time(seconds: float | None) -> str:
-    return "" if seconds is None else f"{seconds:.1f} s"

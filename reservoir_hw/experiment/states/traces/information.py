@@ -239,7 +239,9 @@ def plot(
     shown = standard[: len(at)]
     _inputs(grid[0, 0], at, u, spec)
     _components(grid[0, 1], standard[:, alive])
-    _nodes(grid[1, 0], at, shown, _selected(spread), names)
+    # The liveliest node of each of a few equal parts: all regions are seen, no dead node in place of a live one.
+    parts = [part for part in np.array_split(np.arange(spec.nodes), _TRACES) if len(part)]
+    _nodes(grid[1, 0], at, shown, [int(part[spread[part].argmax()]) for part in parts], names)
     _delays(grid[1, 1], memory[alive] if alive.any() else memory)
     _image(grid[2, 0], shown.T, (at[0] - 0.5, at[-1] + 0.5), names, "coolwarm", (-_CUT, _CUT), "standard deviations")
     grid[2, 0].set(xlabel="step", title="All states, each about its mean")
@@ -276,11 +278,6 @@ def _memory(u: np.ndarray, standard: np.ndarray) -> np.ndarray:
         power = (past @ past) * (now**2).sum(axis=0)
         np.divide((past @ now) ** 2, power, out=squared[:, k], where=power > 0)
     return squared
-
-
-def _selected(spread: np.ndarray) -> list[int]:
-    """The liveliest node of each of a few equal parts: all regions are seen, no dead node in place of a live one."""
-    return [int(part[spread[part].argmax()]) for part in np.array_split(np.arange(len(spread)), _TRACES) if len(part)]
 
 
 def _inputs(axes: Axes, at: np.ndarray, u: np.ndarray, spec: ReservoirSpec) -> None:

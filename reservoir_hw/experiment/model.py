@@ -133,13 +133,12 @@ class ReservoirModel:
             raise ConfigurationError(_OTHERS.format(readout["kind"]))
         task = {"kind": "data", "inputs": inputs.name, "targets": targets.name, "test": "none", "decide": self.decide}
         with self._drive() as device:
-            folder = self.folder or _temporary_folder(self)
             document = {
                 "task": task | ({} if self.scale is None else {"scale": self.scale}),
                 "reservoir": _section("reservoir", self.reservoir),
                 "readout": {**readout, "washout": self.washout} if self.washout else readout,
                 "training": dict(self.training or {}),
-                "run": {"folder": os.fspath(folder), "name": "model", "states": None},
+                "run": {"folder": os.fspath(self.folder or _temporary_folder(self)), "name": "model", "states": None},
             }
             experiment = Experiment(document, device=device)
             config = experiment.config

@@ -313,8 +313,7 @@ class Bench:
         repeated = [
             {key: value} for key, values in plan.standard.vary.items() for value in values[: plan.form.repetitions]
         ] or [{}]
-        rows = [{**one.row, **more} for one in chosen for more in repeated]
-        return self._experiment(plan, "test", plan.task, rows)
+        return self._experiment(plan, "test", plan.task, [{**one.row, **more} for one in chosen for more in repeated])
 
     def run(self, on_plan: Callable[[str], None] | None = None, progress: Progress | None = None) -> BenchResult:
         """Run what is not complete yet, and write the page."""

@@ -72,8 +72,7 @@ class _StandardTasks(Config):
 def standard_tasks() -> dict[str, StandardTask]:
     """All of them by name, in the order of the page."""
     path = Path(str(files("reservoir_hw.experiment.bench").joinpath("standard.yaml")))
-    read = Document.from_file(path)
-    return validate(_StandardTasks, Document.from_mapping({"tasks": read.data}, path.name)).tasks
+    return validate(_StandardTasks, Document.from_mapping({"tasks": Document.from_file(path).data}, path.name)).tasks
 
 
 # ---- The settings that are tried for the device and for each baseline: as many for each of them.

@@ -281,8 +281,7 @@ def common_drive(sides: Sequence[Side], settings: Settings) -> np.ndarray:
             side.planned, side.measured_repeats = 0, min(a.repeats, b.repeats)
         return inputs[None]
     low, high = settings.input_range or _common_range(a, b)
-    shape = (1, length, a.spec.inputs)
-    drawn = generator(settings.seed, "compare").uniform(low, high, shape)
+    drawn = generator(settings.seed, "compare").uniform(low, high, (1, length, a.spec.inputs))
     # Numbers that both can hold.
     return drawn.astype(min(a.spec.numpy_dtype, b.spec.numpy_dtype, key=lambda dtype: dtype.itemsize))
 

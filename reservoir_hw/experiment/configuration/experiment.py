@@ -275,11 +275,10 @@ def trained_baselines(point: Point) -> list[Point]:
     if gradient is not None:
         # How the readout gets its states is none of their business.
         gradient = gradient.model_copy(update={"shards": None, "keep_states": False})
-    training = TrainingConfig(gradient=gradient)
     return [
         Point(
             point.values_of_task,
-            config.model_copy(update={"readout": baseline, "training": training}),
+            config.model_copy(update={"readout": baseline, "training": TrainingConfig(gradient=gradient)}),
             label,
             point.task_number * len(wanted) + number,
             called=point.called,

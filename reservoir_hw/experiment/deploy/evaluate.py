@@ -73,8 +73,7 @@ def paired_difference(task: Task, a: np.ndarray, b: np.ndarray) -> dict[str, Dif
 def _blocks(sequences: int, steps: int) -> list[tuple[Any, Any]]:
     if sequences >= _BLOCKS:
         return [(rows, slice(None)) for rows in np.array_split(np.arange(sequences), _BLOCKS)]
-    pieces = -(-_BLOCKS // sequences)
-    ends = np.linspace(0, steps, pieces + 1).astype(int)
+    ends = np.linspace(0, steps, -(-_BLOCKS // sequences) + 1).astype(int)
     return [
         (row, slice(first, last))
         for row in range(sequences)
@@ -186,11 +185,10 @@ def evaluate(
                 "be judged there, not with --refit either; train one there: reservoir-hw run "
                 f"{here.folder / 'experiment.yaml'} --reservoir {reservoir or 'FILE'}"
             )
-        resolved = config.model_dump(mode="json", serialize_as_any=True)
         result = Evaluated(
             title=f"{here.label}, evaluated on {config.reservoir.name}",
             folder=new_run_folder(config.run.folder, f"evaluate-{Path(run).resolve().name}"),
-            provenance={**provenance.collect(resolved), "rows": []},
+            provenance={**provenance.collect(config.model_dump(mode="json", serialize_as_any=True)), "rows": []},
             here=here.point.config.reservoir.name,
             there=config.reservoir.name,
             task=task,
@@ -206,8 +204,7 @@ def evaluate(
             result.status, result.problem = "failed", str(error)
             result.save()
             raise
-        now = device.spec.identity
-        if reservoir is None and now.fingerprint != spec.identity.fingerprint:
+        if reservoir is None and device.spec.identity.fingerprint != spec.identity.fingerprint:
             result.warn(
                 f"{device.name} is not as it was: the fingerprint of the training was {spec.identity.fingerprint}"
             )
@@ -253,8 +250,7 @@ def _answers(
     if not task.closed_loop:
         return [outputs for _, outputs in judged(row.point, task, readout, states, refit=refit)]
     readouts = [readout, *([trained([row.point], task, states)[0][0]] if refit else [])]
-    horizon = task.test.targets.shape[1]
-    return [forecast(device, one, task.test.inputs, horizon, on_steps) for one in readouts]
+    return [forecast(device, one, task.test.inputs, task.test.targets.shape[1], on_steps) for one in readouts]
 
 
 def _scores_of(row: TrainedRow) -> dict[str, float]:

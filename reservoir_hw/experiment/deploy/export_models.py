@@ -213,8 +213,7 @@ def _recorded_series(
         work.notes.append(f"The washout of {stored.washout} steps is longer than what there is to drive: {steps}.")
     if not tested or task.closed_loop or settings.keeps_learning:
         return recorded
-    deterministic = device.spec.deterministic
-    stored.settles(lambda steps: answers(record(steps)), answers(recorded), deterministic=deterministic)
+    stored.settles(lambda steps: answers(record(steps)), answers(recorded), deterministic=device.spec.deterministic)
     longer = min(stored.washout + RECORDED_STEPS, whole)
     return record(longer) if longer > steps else recorded
 
@@ -331,8 +330,7 @@ def _write_model_header(work: Export, model: TokenModel, devices: Sequence[Reser
         return [plan_of(model).references[0], lambda given: {"outputs": coded.predict(given["states_0"])[0]}]
 
     _judge_text(work, model, task, quantised)
-    specs = [device.spec for device in devices] or [layer.spec]
-    write_header(work, model.readout, specs, ranges, recorded)
+    write_header(work, model.readout, [device.spec for device in devices] or [layer.spec], ranges, recorded)
 
 
 def _judge_text(work: Export, model: TokenModel, task: Tokens | None, quantised: Callable[[], Sequence[Any]]) -> None:

@@ -147,8 +147,7 @@ def run_series(
 
 def _goes_on(spec: ReservoirSpec, batch: int) -> bool:
     """Whether a device can continue this many sequences from call to call without driving anything again."""
-    at_once = spec.max_batch is None or batch <= spec.max_batch
-    return spec.continuity == "held" and (at_once or spec.snapshot)
+    return spec.continuity == "held" and (spec.max_batch is None or batch <= spec.max_batch or spec.snapshot)
 
 
 def stream_series(runner: EdgeRunner, lines: Lines, watch: Watch) -> Iterator[np.ndarray]:
@@ -180,10 +179,9 @@ def stream_series(runner: EdgeRunner, lines: Lines, watch: Watch) -> Iterator[np
 def _stepped(runner: EdgeRunner, row: np.ndarray, watch: Watch, at: str) -> np.ndarray:
     """Outputs (1, outputs) of a row (1, 1, inputs), or of what is driven in its place."""
     before = watch.held
-    driven = watch.taken(row)[:, 0]
     try:
         try:
-            return runner.step(driven)
+            return runner.step(watch.taken(row)[:, 0])
         except InputRangeError as error:
             if watch.outside != "nan":
                 raise InputRangeError(f"{at}: {error}") from error
@@ -245,8 +243,7 @@ def latency_figure(stages: Sequence[StageLatency], title: str) -> Figure:
 
     from reservoir_hw.core.figure_style import panels
 
-    heights = [1, 0.6 + 0.3 * len(stages)]
-    figure, (budget, spread) = panels(8.0, 1.9 + 0.28 * len(stages), 2, 1, height_ratios=heights)
+    figure, (budget, spread) = panels(8.0, 1.9 + 0.28 * len(stages), 2, 1, height_ratios=[1, 0.6 + 0.3 * len(stages)])
     are_digital = [one.stage.startswith("segment") for one in stages]
     blues, oranges = (
         iter(colormaps[name](np.linspace(0.4, 0.7, are_digital.count(digital))))

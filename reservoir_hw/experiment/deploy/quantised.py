@@ -75,8 +75,7 @@ def series_loss(
     """
     both: list[Any] = [readout, quantised]
     if task.closed_loop:
-        horizon = task.test.targets.shape[1]
-        outputs = [forecast(reservoir, one, task.test.inputs, horizon, on_steps) for one in both]
+        outputs = [forecast(reservoir, one, task.test.inputs, task.test.targets.shape[1], on_steps) for one in both]
     else:
         config = point.config
         bursts = plan(

@@ -462,12 +462,11 @@ def _opened(
     with opening:
         options = {**driving, **options, "washout": _WASHOUT if washout is None else washout}
         make = partial(Live, device, **options) if of is None else partial(Qualification, device, of, **options)
-        resolved = {} if config is None else {"reservoir": config.model_dump(mode="json")}
         yield _Opened(
             name,
             make(),
             lambda: [{"label": name, "reservoir": device.provenance()}],
-            resolved,
+            {} if config is None else {"reservoir": config.model_dump(mode="json")},
             make,
             config,
         )

@@ -384,8 +384,7 @@ class Qualification(Live):
     def _loop_steps(self, loop: Loop, names: Collection[str]) -> int:
         point, task = loop.point, loop.task
         starts, warmup = task.test.inputs.shape[:2]
-        forecasts = "climate" in names
-        steps = steps_driven(point, task, self.reservoir.spec, forecasts=forecasts)
+        steps = steps_driven(point, task, self.reservoir.spec, forecasts="climate" in names)
         if "lyapunov_spectrum" in names:
             trials = min(_LOOP_TRIALS, starts)
             steps += self._steps_of_drive(trials, warmup)

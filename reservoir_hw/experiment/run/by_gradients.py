@@ -127,8 +127,7 @@ def opened_model(point: Point, task: Tokens, record: str | None = None) -> Itera
             stack.enter_context(recorded(device, path, point.config.run.chunk_steps))
             devices.append(device)
         twins = [stack.enter_context(build_reservoir(twin)) for twin in model.twins(channels)]
-        context = gradient_of(point.config).options.context
-        yield model.build(task.vocabulary, devices, twins, context=context), devices
+        yield model.build(task.vocabulary, devices, twins, context=gradient_of(point.config).options.context), devices
 
 
 def _trained(

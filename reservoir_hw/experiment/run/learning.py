@@ -134,8 +134,7 @@ def _test(point: Point, task: Task, readout: Readout, chunk: DriveChunk, states:
         return
     # Groups of sequences are tested after all of them have trained: what came last is not theirs.
     alone = chunk.place is not None and chunk.place.rows == slice(0, len(task.train.inputs))
-    whole = task.train.in_one_piece and task.test.in_one_piece
-    continues = goes_on(task, point.config.training) and alone and whole
+    continues = goes_on(task, point.config.training) and alone and task.train.in_one_piece and task.test.in_one_piece
     predict_then_update_into(cast(OnlineReadout, readout), task, chunk, states, outputs, continues=continues)
 
 
@@ -156,8 +155,7 @@ def learn(readout: Readout, task: Task, chunk: DriveChunk, states: Any) -> None:
 def predict_into(readout: Readout, chunk: DriveChunk, states: Any, outputs: np.ndarray) -> None:
     """Put the readout's answers to a test chunk where they belong in `outputs` (batch, time, outputs)."""
     if chunk.place is not None:
-        given = taken_by(readout, states)
-        answers = readout.predict(given, chunk.inputs if readout.input_connection else None)
+        answers = readout.predict(taken_by(readout, states), chunk.inputs if readout.input_connection else None)
         outputs[chunk.place.rows, chunk.place.start : chunk.place.stop] = as_numpy(answers)
 
 

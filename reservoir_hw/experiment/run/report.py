@@ -37,8 +37,7 @@ def write_report(result: InFolder) -> None:
         picture = (result.folder / "figures" / f"{name}.png").read_bytes()
         pictures.append({"name": name.replace("_", " "), "data": base64.b64encode(picture).decode()})
     template = files("reservoir_hw.experiment.run").joinpath("report.html.j2").read_text(encoding="utf-8")
-    shown_elsewhere = ("configuration", "settings")
-    rest = {key: value for key, value in result.provenance.items() if key not in shown_elsewhere}
+    rest = {key: value for key, value in result.provenance.items() if key not in ("configuration", "settings")}
     page = Environment(autoescape=True).from_string(template)
     replace_file(
         result.folder / "report.html",

@@ -60,13 +60,11 @@ def cost(config: ExperimentConfig, model: TokenModelConfig, task: Tokens, lesson
         tokens = driven * context + seen * per_window
         kept = None if nodes is None else (windows + validation) * per_window * nodes * 4
     else:
-        evaluations = math.ceil(steps / (gradient.evaluation_steps or steps))
-        driven = seen + evaluations * validation + test
+        driven = seen + math.ceil(steps / (gradient.evaluation_steps or steps)) * validation + test
         tokens, kept = (seen + test) * context, 0
     sample = config.run.generate
     written = 0 if sample is None else len(prompt_of(sample, task)) + sample.tokens
-    device_steps = (driven * context + written) * model.layers_of_reservoirs
-    return Cost(device_steps, tokens, kept, training_steps=steps)
+    return Cost((driven * context + written) * model.layers_of_reservoirs, tokens, kept, training_steps=steps)
 
 
 def _check_shards(gradient: GradientConfig, model: TokenModelConfig, task: Tokens, nodes: int | None) -> None:
@@ -425,5 +423,4 @@ def sample_of(model: TokenModel, sample: SampleConfig, task: Tokens) -> tuple[st
         written = list(model.generate(prompt, sample.tokens, **choices))
     took = {"tokens": sample.tokens, "seconds": time.perf_counter() - begun, "driving_seconds": driving.seconds}
     overlap = {f"overlap/{n}": ngram_overlap(np.array(written), joined(task.tokens_test), n) for n in sample.overlap}
-    text = f"⟦{task.tokenizer.decode(prompt)}⟧{task.tokenizer.decode(written)}"
-    return text, overlap, took
+    return f"⟦{task.tokenizer.decode(prompt)}⟧{task.tokenizer.decode(written)}", overlap, took

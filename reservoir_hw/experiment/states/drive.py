@@ -305,14 +305,13 @@ class Recorder:
     def _begin(self, sequences: int) -> Dataset:
         spec = self._reservoir.spec
         row = (spec.inputs + spec.nodes) * np.dtype(spec.dtype).itemsize
-        group = min(sequences, max(1, _CHUNK_BYTES // row))
         self._dataset = self.store.add(
             f"{self._number:03d}",
             sequences=sequences,
             inputs=spec.inputs,
             nodes=spec.nodes,
             chunk_steps=min(self._chunk_steps, max(1, _CHUNK_BYTES // (row * sequences))),
-            group=group,
+            group=min(sequences, max(1, _CHUNK_BYTES // row)),
             dtype=spec.dtype,
             facts={"from_rest": self._from_rest},
         )

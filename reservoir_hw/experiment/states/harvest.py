@@ -215,8 +215,7 @@ def harvest(
         store.close_segment(segments, complete=done == len(places))
 
     # The snapshot of another device is no use to this one.
-    kept_snapshot = None if done == 0 or seam or changes else store.snapshot()
-    store.commit(done, snapshot=kept_snapshot, segments=segments)
+    store.commit(done, snapshot=None if done == 0 or seam or changes else store.snapshot(), segments=segments)
     datasets, watch = store.datasets, StateWatch(reservoir.spec)
     try:
         if store.segments[:-1]:
@@ -230,8 +229,7 @@ def harvest(
             for chunk, states, timing in timed:
                 if chunk.place is not None:
                     datasets[chunk.dataset].write(chunk.place, chunk.inputs, states, timing=timing)
-                    snapshot = reservoir.snapshot() if reservoir.spec.snapshot else None
-                    store.commit(done + 1, snapshot=snapshot)
+                    store.commit(done + 1, snapshot=reservoir.snapshot() if reservoir.spec.snapshot else None)
                     done += 1
                     watch.look(chunk, states)
                 on_steps(chunk.steps)
@@ -361,11 +359,10 @@ def _digest(inputs: np.ndarray) -> str:
 
 def about_changes(store: StateStore) -> list[str]:
     """A sentence for each change of the device that was accepted while the states were harvested."""
-    seams = (segment["seam"] for segment in store.segments)
     return [
         f"{store.path} holds states from before and after a change of the device: {in_words(seam['changes'])} "
         f"(accepted: {seam['reason']})"
-        for seam in seams
+        for seam in (segment["seam"] for segment in store.segments)
         if seam and "changes" in seam
     ]
 

@@ -61,8 +61,7 @@ def begin(reservoir: Reservoir, bursts: Sequence[Burst], most: int) -> tuple[int
         if taken >= _ENOUGH_S or not left:
             break
         steps = min(left, 4 * steps, max(steps + 1, int(2 * steps * _ENOUGH_S / taken)))
-    pace = begun[-1].shape[1] / taken
-    return max(done, min(most, int(CHUNK_S * pace))), np.concatenate(begun, axis=1)
+    return max(done, min(most, int(CHUNK_S * begun[-1].shape[1] / taken))), np.concatenate(begun, axis=1)
 
 
 def about_progress(reservoir: Reservoir, bursts: Sequence[Burst]) -> str:

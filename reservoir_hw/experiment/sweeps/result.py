@@ -101,8 +101,7 @@ def _values(result: SweepResult) -> Figure:
     names = short_names(result.space)
     columns = min(_COLUMNS, len(names))
     rows = math.ceil(len(names) / columns)
-    size = (3.3 * columns + 0.6, 2.8 * rows + 0.5)
-    figure, grid = panels(*size, rows, columns, squeeze=False, sharey=True)
+    figure, grid = panels(3.3 * columns + 0.6, 2.8 * rows + 0.5, rows, columns, squeeze=False, sharey=True)
     trials = result.complete
     _, found = _points(trials)
     shades = np.linspace(0.75, 0.15, len(trials))

@@ -50,8 +50,7 @@ def search_space(document: Document, config: SweepConfig) -> dict[str, Dimension
 
 def example_trial(document: Document, space: Mapping[str, Dimension]) -> Document:
     """The experiment with some values of all keys that are searched, of those that go together."""
-    fitting = (values for values in _drawn(space) if _problem(document, values) is None)
-    return with_values(document, next(fitting, {}))
+    return with_values(document, next((values for values in _drawn(space) if _problem(document, values) is None), {}))
 
 
 def _drawn(space: Mapping[str, Dimension]) -> list[dict[str, Any]]:

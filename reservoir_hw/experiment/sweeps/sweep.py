@@ -211,8 +211,7 @@ class Sweep:
         while True:
             study.give_up_dead()
             result.trials = study.trials()
-            running = sum(trial.running for trial in result.trials)
-            if len(result.rows) + running >= self.config.trials:
+            if len(result.rows) + sum(trial.running for trial in result.trials) >= self.config.trials:
                 return
             share_cores(
                 1 + sum(trial.running and trial.worker.get("host") == platform.node() for trial in result.trials)

@@ -138,11 +138,10 @@ def _about_data_set(
     starts, durations = np.moveaxis(timing, -1, 0)
     known = np.isfinite(starts)
     steps = dataset.steps
-    written = steps if store.complete else None if damaged else _written(dataset, known)
     return {
         "sequences": dataset.sequences,
         "steps": steps,
-        "written_steps": written,
+        "written_steps": steps if store.complete else None if damaged else _written(dataset, known),
         "chunk": [dataset.group, dataset.chunk_steps],
         "dtype": str(dataset.states.dtype),
         "bytes": dataset.states.nbytes + dataset.inputs.nbytes,

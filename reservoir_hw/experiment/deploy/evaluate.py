@@ -234,7 +234,7 @@ def _answers(
     splits: Sequence[SplitName] = ("train", "test") if refit or goes_on(task, training) else ("test",)
     if task.closed_loop:
         splits = ("train",) if refit else ()
-    begun, on_steps = None, following([device], counter.add)
+    begun, on_steps = None, following(device, counter.add)
     most, batch = config.run.chunk_steps, device.spec.max_batch
     bursts = plan(task, training, chunk_steps=most, max_batch=batch, splits=splits) if splits else []
     if bursts:

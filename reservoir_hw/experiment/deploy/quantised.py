@@ -91,9 +91,7 @@ def series_loss(
                 for one, target in zip(both, outputs, strict=True):
                     predict_into(one, chunk, states, target)
     metrics = _pairs(*(task.evaluate(found, "scores") for found in outputs))
-    spread = stored.spread
-    if spread is None:
-        spread = spread_of(task.test.targets)
+    spread = spread_of(task.test.targets) if stored.spread is None else stored.spread
     if task.closed_loop:
         near = np.logical_and.accumulate((np.abs(outputs[0] - task.test.targets) < _NEAR * spread).all(-1), axis=1)
         near[:, 0] = True

@@ -105,13 +105,13 @@ def trained_row(run: str | Path, row: int | None = None, *, reservoir: str | Pat
     if not 0 <= row < len(rows):
         raise ConfigurationError(f"{folder} has no row {row}; it has{known}")
     point = points[row] if reservoir is None else _with_reservoir(points[row], reservoir)
-    if mask := rows[row].get("reservoir", {}).get("spec", {}).get("input_mask"):
+    device = rows[row].get("reservoir", {})
+    if mask := device.get("spec", {}).get("input_mask"):
         kept = point.config.reservoir.keeping_mask(mask)
         point = replace(point, config=point.config.model_copy(update={"reservoir": kept}))
-    if point.config.readout.layers_of_reservoirs and "identity" not in rows[row].get("reservoir", {}):
+    if point.config.readout.layers_of_reservoirs and "identity" not in device:
         raise ConfigurationError(f"{folder}: row {row} ({points[row].label}) was not finished")
     here = points[row].config.reservoir
-    device = rows[row].get("reservoir", {})
     units = {name: knob["unit"] for name, knob in device.get("spec", {}).get("knobs", {}).items()}
     here.learn_name(device.get("label", ""), units)
     return TrainedRow(folder, row, here.with_own_name(points[row].label), point, rows[row], provenance)

@@ -486,26 +486,18 @@ def _configured(
         task = experiment.task.build()
         channels = experiment.readout.channels(task)
         config = single_point(experiment).config.reservoir.for_inputs(channels)
-        if asked is not None:
-            looped = task.closed_loop and experiment.readout.trained == "in one pass"
-            asked = dataclasses.replace(
-                asked,
-                document=document,
-                channels=channels,
-                vary=_varied(experiment.reservoir),
-                loop=Loop(single_point(experiment), task) if looped else None,
-            )
+        looped = task.closed_loop and experiment.readout.trained == "in one pass"
+        loop = Loop(single_point(experiment), task) if looped else None
+        told: dict[str, Any] = {"channels": channels, "vary": _varied(experiment.reservoir), "loop": loop}
     else:
         config = parse_reservoir(document, varies=True)
-        varied = _varied(config)
+        told = {"vary": _varied(config)}
         config = config.model_copy(update={"vary": {}})
         _refuse_replay(path, config)
         if config.inputs is None or isinstance(config.input_mask, MaskConfig):
             config = config.for_inputs(1)
-        if asked is not None:
-            channels = Channels(config.inputs or 1)
-            asked = dataclasses.replace(asked, document=document, channels=channels, vary=varied)
-    return Path(path).stem, config, asked
+        told["channels"] = Channels(config.inputs or 1)
+    return Path(path).stem, config, None if asked is None else dataclasses.replace(asked, document=document, **told)
 
 
 def _varied(config: ReservoirConfig) -> dict[str, list[float]]:

@@ -114,6 +114,7 @@ class Qualification(Live):
             raise ConfigurationError(f"steps is {steps}; a qualification needs at least {_FEWEST_STEPS}")
         self._point_steps = max(min(steps, 1000), steps // 10, 8 * self.nodes)
         self._point_repeats = min(_MAP_REPEATS, driving["repeats"])
+        self._loop_spectrum_steps = max(steps // 4, 500)
         self._coverage_washout = min(self.washout, 100)
         self._coverage_steps = max(min(steps, 1000), steps // 20, 8 * self.nodes)
 
@@ -137,13 +138,10 @@ class Qualification(Live):
             )
         if name == "lyapunov_spectrum":
             return self.no_spectrum()
-        if name == "climate":
-            return self._no_climate()
         if name == "operating_map":
             _ = self._map_points
-        return None
-
-    def _no_climate(self) -> str | None:
+        if name != "climate":
+            return None
         if self._of.loop is None:
             return _NO_LOOP
         if self.reservoir.spec.continuity == "free_running":
@@ -367,10 +365,6 @@ class Qualification(Live):
         known = task.lyapunov_spectrum_per_step if isinstance(task, Prediction) else ()
         steps = self._loop_spectrum_steps
         return lyapunov_spectrum(step, begin, steps=steps, exponents=exponents, settle=steps // 10, known=known)
-
-    @property
-    def _loop_spectrum_steps(self) -> int:
-        return max(self._driving["steps"] // 4, 500)
 
     @cached_property
     def _trained_loop(self) -> tuple[Task, Readout]:

@@ -313,10 +313,29 @@ class OnLabels(Trainer):
 
     def run(self, run: PointRun) -> None:
         """Open the reservoir, train, judge, and keep weights and outputs."""
+        from reservoir_hw.readout.training.on_examples import train
+
+        task, files, gradient = run.task, run.files, gradient_of(run.point.config)
         run.say("opening")
-        opened = opened_classifier(run.point, run.task, run.files.record)
-        with opened as (model, devices), run.on(devices), CountedPieces(run.files.training, devices) as counted:
-            _train_and_keep(model, counted, run)
+        opened = opened_classifier(run.point, task, files.record)
+        with opened as (model, devices), run.on(devices), CountedPieces(files.training, devices) as counted:
+            files.training.mkdir(parents=True, exist_ok=True)
+            run.say("training")
+            result = train(
+                model,
+                _Sequences(task.train),
+                None if task.held_out is None else _Sequences(task.held_out),
+                options=gradient.options,
+                folder=files.training,
+                progress=told(run, counted.note),
+            )
+            run.say("testing")
+            outputs = _outputs(model, task.test, gradient.batch)
+            write_array(files.path_of(files.outputs), outputs)
+            evaluation = task.evaluate(outputs)
+            record, details = saved(model, result, evaluation, run, {"outputs": files.outputs}, None)
+            run.warn(counted.warnings())
+            run.keep(evaluation, {**counted.records(), **record}, details=details)
 
 
 def _model_of(config: ExperimentConfig) -> ClassifierConfig:
@@ -335,29 +354,6 @@ def opened_classifier(
         for device in opened[:1]:
             stack.enter_context(recorded(device, record, config.run.chunk_steps))
         yield model.build(task.inputs, task.outputs, opened), opened[:1]
-
-
-def _train_and_keep(model: SequenceClassifier, counted: CountedPieces, run: PointRun) -> None:
-    from reservoir_hw.readout.training.on_examples import train
-
-    task, files, gradient = run.task, run.files, gradient_of(run.point.config)
-    files.training.mkdir(parents=True, exist_ok=True)
-    run.say("training")
-    result = train(
-        model,
-        _Sequences(task.train),
-        None if task.held_out is None else _Sequences(task.held_out),
-        options=gradient.options,
-        folder=files.training,
-        progress=told(run, counted.note),
-    )
-    run.say("testing")
-    outputs = _outputs(model, task.test, gradient.batch)
-    write_array(files.path_of(files.outputs), outputs)
-    evaluation = task.evaluate(outputs)
-    record, details = saved(model, result, evaluation, run, {"outputs": files.outputs}, None)
-    run.warn(counted.warnings())
-    run.keep(evaluation, {**counted.records(), **record}, details=details)
 
 
 class _Sequences:

@@ -30,7 +30,6 @@ from reservoir_hw.experiment.run.trainer import (
     RowFiles,
     Trainer,
     device_memory,
-    device_records,
     fitting_steps,
 )
 from reservoir_hw.experiment.states.drive import driven, forecast, recorded
@@ -158,7 +157,7 @@ class InOnePass(Trainer):
         run.say("opening")
         with run.device.of(point, task) as reservoir:
             with run.on([reservoir]), recorded(reservoir, run.files.record, point.config.run.chunk_steps):
-                on_steps = following([reservoir], run.add)
+                on_steps = following(reservoir, run.add)
                 whole = 0
                 bursts, begun = ([], None) if store is not None else _paced(run, reservoir)
                 run.say("training and testing")
@@ -195,7 +194,7 @@ class InOnePass(Trainer):
                     # Instruments play more than is counted where a run takes several bursts.
                     run.add(whole - reservoir.counters.steps)
                 warnings = about_counters(reservoir.counters, reservoir.spec) + watch.warnings()
-            _keep_all(run, drive, found, device_records([reservoir])["reservoir"], warnings)
+            _keep_all(run, drive, found, reservoir.provenance(), warnings)
 
 
 def _preparing(run: PointRun, nodes: int) -> Prepare:
@@ -260,7 +259,7 @@ def harvest_point(
         counter.say(f"{name}: opening")
         before = counter.done
         with device.of(point, task) as reservoir:
-            on_steps = following([reservoir], counter.add)
+            on_steps = following(reservoir, counter.add)
             store, begun = open_store(point, task, reservoir)
             on_steps(0)
             there = f" ({store.committed} chunks are there already)" if store.committed else ""

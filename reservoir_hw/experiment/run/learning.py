@@ -74,7 +74,8 @@ class _Learner:
         if chunk.split == "train" and not self._left:
             return
         if chunk.split == "train":
-            learn(self._readout, self._task, chunk, states)
+            for piece, _ in _pieces(self._readout, self._task.train, chunk, taken_by(self._readout, states)):
+                self._readout.partial_fit(piece.states, piece.targets, piece.inputs, new_sequence=piece.new_sequence)
             place = chunk.place
             if place is not None and place.stop == self._task.train.steps_of(place.rows):
                 self._left -= place.rows.stop - place.rows.start
@@ -128,14 +129,23 @@ def untrained(point: Point) -> Readout:
 
 
 def _test(point: Point, task: Task, readout: Readout, chunk: DriveChunk, states: Any, outputs: np.ndarray) -> None:
-    """Put the readout's answers to a test chunk into `outputs` (batch, time, outputs)."""
+    """Put the readout's answers to a test chunk into `outputs` (batch, time, outputs).
+
+    One that keeps learning learns the target of each step as soon as it has answered.
+    """
     if not state_readout(point.config).keeps_learning:
         predict_into(readout, chunk, states, outputs)
         return
     # Groups of sequences are tested after all of them have trained: what came last is not theirs.
     alone = chunk.place is not None and chunk.place.rows == slice(0, len(task.train.inputs))
+    # The test goes on with the sequences of the training, so that no washout begins with it.
     continues = goes_on(task, point.config.training) and alone and task.train.in_one_piece and task.test.in_one_piece
-    predict_then_update_into(cast(OnlineReadout, readout), task, chunk, states, outputs, continues=continues)
+    learning = cast(OnlineReadout, readout)
+    for piece, (rows, times) in _pieces(readout, task.test, chunk, taken_by(readout, states)):
+        answers = learning.predict_then_update(
+            piece.states, piece.targets, piece.inputs, new_sequence=piece.new_sequence and not continues
+        )
+        outputs[rows, times] = as_numpy(answers)
 
 
 def state_readout(config: ExperimentConfig) -> StateReadoutConfig:
@@ -146,38 +156,11 @@ def state_readout(config: ExperimentConfig) -> StateReadoutConfig:
 # ---- States of a chunk to the readout, and its answers to where they belong.
 
 
-def learn(readout: Readout, task: Task, chunk: DriveChunk, states: Any) -> None:
-    """Hand the states of a training chunk to the readout, with the targets that belong to them."""
-    for piece, _ in _pieces(readout, task.train, chunk, taken_by(readout, states)):
-        readout.partial_fit(piece.states, piece.targets, piece.inputs, new_sequence=piece.new_sequence)
-
-
 def predict_into(readout: Readout, chunk: DriveChunk, states: Any, outputs: np.ndarray) -> None:
     """Put the readout's answers to a test chunk where they belong in `outputs` (batch, time, outputs)."""
     if chunk.place is not None:
         answers = readout.predict(taken_by(readout, states), chunk.inputs if readout.input_connection else None)
         outputs[chunk.place.rows, chunk.place.start : chunk.place.stop] = as_numpy(answers)
-
-
-def predict_then_update_into(
-    readout: OnlineReadout,
-    task: Task,
-    chunk: DriveChunk,
-    states: Any,
-    outputs: np.ndarray,
-    *,
-    continues: bool = False,
-) -> None:
-    """As `predict_into`, but the readout learns the target of each step as soon as it has answered.
-
-    `continues`: the test goes on with the sequences of the training, so that no washout begins with it.
-    """
-    given = taken_by(readout, states)
-    for piece, (rows, times) in _pieces(readout, task.test, chunk, given):
-        answers = readout.predict_then_update(
-            piece.states, piece.targets, piece.inputs, new_sequence=piece.new_sequence and not continues
-        )
-        outputs[rows, times] = as_numpy(answers)
 
 
 def taken_by(readout: Readout, states: Any) -> Any:

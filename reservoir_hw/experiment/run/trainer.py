@@ -187,8 +187,10 @@ class PointRun:
             self.result.sources[len(self.result.rows)] = Source(self.point, self.task, outputs)
         else:
             facts["baseline"] = True
-        if units := _units(self.point, record.get("reservoir", {})):
-            facts["units"] = units
+        knobs = record.get("reservoir", {}).get("spec", {}).get("knobs", {})
+        units = {f"reservoir.knobs.{name}": knob["unit"] for name, knob in knobs.items() if knob["unit"]}
+        if shown := {key: units[key] for key in self.point.values if key in units}:
+            facts["units"] = shown
         if self.task.facts:
             record["task"] = dict(self.task.facts)
         if self.task.series is not None:
@@ -225,13 +227,6 @@ class PointRun:
     @property
     def _name(self) -> dict[str, Any]:
         return {"label": self.label, "point": dict(self.point.values)}
-
-
-def _units(point: Point, device: Mapping[str, Any]) -> dict[str, str]:
-    """The units of the knobs that vary, by key, as the device declares them."""
-    knobs = device.get("spec", {}).get("knobs", {})
-    units = {f"reservoir.knobs.{name}": knob["unit"] for name, knob in knobs.items()}
-    return {key: units[key] for key in point.values if units.get(key)}
 
 
 def device_records(devices: Sequence[Reservoir]) -> dict[str, Any]:

@@ -112,6 +112,9 @@ def compare(
     for side in sides:
         counter.total += side.planned + side.repeats * drive.shape[1]
         counter.total += 0 if the_task is None else task_steps(side, the_task)
+    configurations = {side.letter.lower(): side.config.model_dump(mode="json") for side in sides}
+    if task is not None:
+        configurations["task"] = points[0].config.model_dump(mode="json", serialize_as_any=True)
     with _place(folder) as place:
         result = Comparison(
             title=f"A: {a}, B: {b}",
@@ -120,16 +123,7 @@ def compare(
             tolerance=tolerance,
             washout=washout,
             provenance={
-                **provenance.collect(
-                    {
-                        **{side.letter.lower(): side.config.model_dump(mode="json") for side in sides},
-                        **(
-                            {}
-                            if task is None
-                            else {"task": points[0].config.model_dump(mode="json", serialize_as_any=True)}
-                        ),
-                    }
-                ),
+                **provenance.collect(configurations),
                 "compare": {**vars(settings), "task": task and str(task), "tolerance": tolerance},
                 "rows": _records(sides),
             },

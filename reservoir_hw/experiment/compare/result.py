@@ -49,9 +49,9 @@ class Comparison(InFolder):
     @property
     def within_tolerance(self) -> bool:
         """Whether no node has a raw NRMSE above the tolerance, if there is one."""
-        return (
-            self.nodes is None or self.tolerance is None or bool((self.nodes.difference.nrmse <= self.tolerance).all())
-        )
+        if self.nodes is None or self.tolerance is None:
+            return True
+        return bool((self.nodes.difference.nrmse <= self.tolerance).all())
 
     def beyond_tolerance(self) -> str:
         """Which nodes are above the tolerance, in a sentence."""
@@ -318,8 +318,7 @@ def task_figure(task: Transfer) -> Figure:
         axes.set_xticks(range(4), [f"trained on {trained}" for trained, _ in CELLS], fontsize=9)
         for place, judged in ((0.5, "A"), (2.5, "B")):
             axes.text(place, 1.0, f"judged on {judged}", transform=axes.get_xaxis_transform(), ha="center", va="bottom")
-        axes.set_ylabel(metric)
+        axes.set(ylabel=metric, xlim=(-0.5, 3.5))
         axes.margins(y=0.12)
-        axes.set_xlim(-0.5, 3.5)
     figure.suptitle("Task: each dot a repeat, each line the mean", x=0.01, ha="left", fontsize=11)
     return figure

@@ -132,9 +132,7 @@ class BlimpResult(InFolder):
         """All numbers, ready for JSON."""
 
         def by_uid(of: dict[str, Scores]) -> dict[str, dict[str, float]]:
-            return {
-                name: {one.uid: float(found[one.uid].mean()) for one in self.paradigms} for name, found in of.items()
-            }
+            return {name: {uid: float(one.mean()) for uid, one in found.items()} for name, found in of.items()}
 
         return {
             **super().metrics,

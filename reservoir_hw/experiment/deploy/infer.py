@@ -262,16 +262,13 @@ def latency_figure(stages: Sequence[StageLatency], title: str) -> Figure:
         f"{title}: {total:,.1f} µs per step, {digital:,.1f} digital, {total - digital:,.1f} in the reservoir",
         fontsize=9, loc="left",
     )  # fmt: skip
-    budget.set_yticks([])
-    budget.set_xlim(0, total)
-    budget.set_xlabel("median time (µs): blue is computed, orange the reservoir")
+    budget.set(yticks=[], xlim=(0, total), xlabel="median time (µs): blue is computed, orange the reservoir")
     rows = np.arange(len(stages))
     for row, one, shade in zip(rows, stages, shades, strict=True):
         spread.plot([1e6 * one.p50_s, 1e6 * one.p99_s], [row, row], color=shade, linewidth=5, solid_capstyle="butt")
         spread.plot(1e6 * one.p50_s, row, "|", color="black", markersize=9)
     spread.set_yticks(rows, [one.stage for one in stages])
-    spread.set_ylim(len(stages) - 0.5, -0.5)
-    spread.set_xscale("log")
+    spread.set(ylim=(len(stages) - 0.5, -0.5), xscale="log")
     # The labels of minor ticks would run into each other where all times lie within a decade.
     spread.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
     spread.xaxis.set_major_formatter(StrMethodFormatter("{x:g}"))

@@ -42,9 +42,7 @@ class TrainedRow:
     @property
     def reservoirs(self) -> list[ReservoirSpec]:
         """What the devices declared that it was trained on, the first for the first layer."""
-        found = (
-            [self.record["reservoir"], *self.record.get("further_reservoirs", [])] if "reservoir" in self.record else []
-        )
+        found = filter(None, (self.record.get("reservoir"), *self.record.get("further_reservoirs", ())))
         return [ReservoirSpec(**one["spec"], identity=one["identity"]) for one in found]
 
     @property

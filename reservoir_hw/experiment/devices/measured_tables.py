@@ -45,22 +45,16 @@ def _processing_table(result: ProcessingCapacity) -> Table:
 
 
 def _budget_table(result: NoiseBudget) -> Table:
-    rows = [
-        [
-            str(count),
-            number_text(rank),
-            *(
-                f"{number_text(values[place])} {interval_text(intervals[place])}"
-                for values, intervals in (
-                    (result.linear, result.linear_intervals),
-                    (result.nonlinear, result.nonlinear_intervals),
-                    (result.lost, result.lost_intervals),
-                    (result.rest, result.rest_intervals),
-                )
-            ),
-        ]
-        for place, (count, rank) in enumerate(zip(result.repetitions, result.rank, strict=True))
-    ]
+    parts = (
+        (result.linear, result.linear_intervals),
+        (result.nonlinear, result.nonlinear_intervals),
+        (result.lost, result.lost_intervals),
+        (result.rest, result.rest_intervals),
+    )
+    rows = []
+    for at, (count, rank) in enumerate(zip(result.repetitions, result.rank, strict=True)):
+        told = (f"{number_text(values[at])} {interval_text(intervals[at])}" for values, intervals in parts)
+        rows.append([str(count), number_text(rank), *told])
     header = ["repetitions averaged", "rank", "linear", "nonlinear", "lost to noise", "rest"]
     note = "rank = linear + nonlinear + lost + rest. A rest of 0 within its interval: the budget adds up."
     return Table("Noise budget", header, rows, note)

@@ -232,7 +232,8 @@ class PointRun:
 def device_records(devices: Sequence[Reservoir]) -> dict[str, Any]:
     """What the provenance of a row says about its devices; `reservoir` is that of the first layer."""
     found = [device.provenance() for device in devices]
-    return {**({"reservoir": found[0]} if found else {}), **({"further_reservoirs": found[1:]} if found[1:] else {})}
+    records = {"reservoir": found[0] if found else None, "further_reservoirs": found[1:]}
+    return {name: record for name, record in records.items() if record}
 
 
 @dataclass(frozen=True)

@@ -80,10 +80,8 @@ def _history(result: SweepResult) -> Figure:
         axes.scatter(*_points(pruned), color=_QUIET, marker="x", s=20, label="pruned")
     failed = [trial.number for trial in result.trials if trial.status == "failed"]
     if failed:
-        at_the_bottom = axes.get_xaxis_transform()
-        axes.scatter(
-            failed, np.zeros(len(failed)), color=_BEST, marker="x", s=20, label="failed", transform=at_the_bottom
-        )
+        look: dict[str, Any] = {"color": _BEST, "marker": "x", "s": 20, "label": "failed"}
+        axes.scatter(failed, np.zeros(len(failed)), transform=axes.get_xaxis_transform(), **look)
     best = np.minimum.accumulate(found) if result.direction == "minimize" else np.maximum.accumulate(found)
     end = max(trial.number for trial in result.trials)
     axes.step([*numbers, end], [*best, best[-1]], where="post", color=_BEST, linewidth=1.5, label="best so far")
@@ -167,8 +165,7 @@ def _objective_axis(axes: Axes, result: SweepResult, *, named: bool = True) -> N
     limit = min(worst, middle + 4 * (middle - best)) if middle > best else worst
     positive = result.direction == "minimize" and best > 0
     if positive and _LOGARITHMIC * best < worst:
-        axes.set_yscale("log")
-        axes.set_ylim(_wider((best, worst), logarithmic=True))
+        axes.set(yscale="log", ylim=_wider((best, worst), logarithmic=True))
     else:
         low, high = _wider((best, limit), logarithmic=False)
         axes.set_ylim((low, high) if result.direction == "minimize" else (-high, -low))

@@ -24,10 +24,8 @@ def search_space(document: Document, config: SweepConfig) -> dict[str, Dimension
     some values of the other keys. Raises `ConfigurationError` for an unknown key, for one that `vary` has too, and for
     a value that no experiment could have.
     """
-    of_reservoir = {
-        f"reservoir.{key}": dimension for key, dimension in parse_experiment(document).reservoir.search.items()
-    }
-    searched = {**of_reservoir, **config.search}
+    own = parse_experiment(document).reservoir.search
+    searched = {**{f"reservoir.{key}": dimension for key, dimension in own.items()}, **config.search}
     if not searched:
         raise ConfigurationError(
             f"{document.origin(('sweep',))}: nothing is searched: `sweep.search` and `reservoir.search` are empty"

@@ -157,7 +157,7 @@ class InOnePass(Trainer):
         run.say("opening")
         with run.device.of(point, task) as reservoir:
             with run.on([reservoir]), recorded(reservoir, run.files.record, point.config.run.chunk_steps):
-                on_steps = following(reservoir, run.add)
+                on_steps = following(reservoir, run.counter.add)
                 whole = 0
                 bursts, begun = ([], None) if store is not None else _paced(run, reservoir)
                 run.say("training and testing")
@@ -192,7 +192,7 @@ class InOnePass(Trainer):
                     found = [(readout, forecast(reservoir, readout, task.test.inputs, horizon, on_steps))]
                 if store is None:
                     # Instruments play more than is counted where a run takes several bursts.
-                    run.add(whole - reservoir.counters.steps)
+                    run.counter.add(whole - reservoir.counters.steps)
                 warnings = about_counters(reservoir.counters, reservoir.spec) + watch.warnings()
             _keep_all(run, drive, found, reservoir.provenance(), warnings)
 
@@ -379,7 +379,7 @@ def _harvest_of(point: Point, task: Task) -> StateStore | None:
 
 def _stored(run: PointRun, store: StateStore) -> Iterator[tuple[DriveChunk, np.ndarray]]:
     bursts = harvest_plan(run.point, run.task, store)
-    return stored(store, bursts, run.add, repetitions=run.point.config.training.repetitions)
+    return stored(store, bursts, run.counter.add, repetitions=run.point.config.training.repetitions)
 
 
 def _keep_all(

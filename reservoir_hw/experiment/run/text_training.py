@@ -251,7 +251,7 @@ def train_on_harvested_states(
             "(training.gradient.keep_states keeps them)"
         )
     held_out = held_out_of(task, options)
-    driving = _Driving(run.add)
+    driving = _Driving(run.counter.add)
     with layer.reservoir.observed_by(driving):
         validation = None if held_out is None else harvested(held_out, "validation", 1)
         if gradient.keep_states and run.processes.count > 1:
@@ -329,7 +329,7 @@ def told(run: PointRun, note: Callable[[], None]) -> Callable[[Progress], None]:
     def say(now: Progress) -> None:
         nonlocal seen
         run.say(now.standing)
-        run.add(now.row.tokens - seen)
+        run.counter.add(now.row.tokens - seen)
         seen = now.row.tokens
         note()
 
@@ -369,7 +369,7 @@ def evaluated(model: TokenModel, corpus: Corpus, options: TrainingOptions, run: 
             counted = targets >= 0
             part = scored(model, features[counted], targets[counted])
             loss, hits, count = loss + part[0], hits + part[1], count + int(counted.sum())
-            run.add(read.numel() * processes.count)
+            run.counter.add(read.numel() * processes.count)
     loss, hits, count = map(sum, zip(*processes.gathered([loss, hits, count]), strict=True))
     return loss / count, hits / count
 

@@ -155,10 +155,6 @@ class PointRun:
         place = f" [{self.point.place}]" if self.point.place else ""
         self.counter.say(f"{self.point.name}{place}: {what}")
 
-    def add(self, steps: int) -> None:
-        """So many steps were done."""
-        self.counter.add(steps)
-
     def warn(self, warnings: Iterable[str]) -> None:
         """What casts doubt on the row of this point, and of those that share its drive."""
         more = f" and {len(self.others)} more on its drive" if self.others else ""

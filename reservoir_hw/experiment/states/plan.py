@@ -50,10 +50,6 @@ class Burst:
         """Sequences side by side."""
         return self.chunks[0].inputs.shape[0]
 
-    def repeated(self, number: int) -> Burst:
-        """The same once more, as another repetition."""
-        return Burst(tuple(replace(chunk, repetition=number) for chunk in self.chunks))
-
 
 def plan(
     task: Task,
@@ -97,7 +93,11 @@ def plan(
                 chunks += [guard] * (row > 0 and training.guard_steps > 0)
                 chunks += _chunks(task, training, names, slice(row, row + 1), chunk_steps)
             bursts.append(Burst(tuple(chunks)))
-    return [burst.repeated(number) for burst in bursts for number in range(training.repetitions)]
+    return [
+        Burst(tuple(replace(chunk, repetition=number) for chunk in burst.chunks))
+        for burst in bursts
+        for number in range(training.repetitions)
+    ]
 
 
 def kept(bursts: Sequence[Burst]) -> list[DriveChunk]:

@@ -247,7 +247,12 @@ class Sweep:
             if len(rows) < self._points:
                 report(found["metrics"][self.config.metric], len(rows))
 
-        with self._run_folder(number) as (folder, name):
+        with contextlib.ExitStack() as stack:
+            folder, name = self.folder / "trials", f"{number:04d}"
+            if not self.config.keep_runs:
+                temporary = tempfile.TemporaryDirectory(prefix="reservoir_hw-trial-")
+                folder, name = Path(stack.enter_context(temporary)), "trial"
+                stack.enter_context(_unmentioned(folder))
             document = with_values(self._document, values)
             drop_baselines(document)
             document.set("run.folder", str(folder), "the sweep")
@@ -255,8 +260,7 @@ class Sweep:
             # Data of many tasks would fill the memory, and none would be used again.
             shared = None if any(key.startswith("task.") for key in values) else self._tasks
             experiment = Experiment(document, tasks=shared, device=self._device)
-            with contextlib.nullcontext() if self.config.keep_runs else _unmentioned(folder):
-                result = experiment.run(progress, report=False, on_row=on_row)
+            result = experiment.run(progress, report=False, on_row=on_row)
         devices = [known["reservoir"]["identity"] for known in result.provenance["rows"] if "reservoir" in known]
         found["devices"] = [device for at, device in enumerate(devices) if device not in devices[:at]]
         notes += [note for note in result.notes if note not in notes]
@@ -293,15 +297,6 @@ class Sweep:
                     f"{self.config.metric} gets better: set sweep.direction to minimize or maximize"
                 )
             self.config = self.config.model_copy(update={"direction": direction})
-
-    @contextlib.contextmanager
-    def _run_folder(self, number: int) -> Iterator[tuple[Path, str]]:
-        """Where a trial's run folder is made, and its name there."""
-        if self.config.keep_runs:
-            yield self.folder / "trials", f"{number:04d}"
-            return
-        with tempfile.TemporaryDirectory(prefix="reservoir_hw-trial-") as folder:
-            yield Path(folder), "trial"
 
     def _finish(self, study: Study, result: SweepResult) -> None:
         """Write what is known by now of all trials, those of other processes included."""

@@ -228,7 +228,6 @@ class _Still:
 
     def was_reset(self, *, from_rest: bool) -> None:
         """Another series begins."""
-        del from_rest
         self._last: tuple[np.ndarray, ...] = ()
         self._count = np.zeros((1, 1), int)
         self._seen: list[np.ndarray] = []

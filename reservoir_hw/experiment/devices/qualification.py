@@ -356,7 +356,6 @@ class Qualification(Live):
             begin = np.concatenate([begin, warmup[:, -1]], axis=1)
 
         def step(t: int, states: np.ndarray) -> np.ndarray:
-            del t
             inputs = states[:, None, nodes:] if readout.input_connection else None
             answers = np.asarray(readout.predict(states[:, None, :nodes], inputs))[:, 0]
             after = self.transition(answers, states[:, :nodes])

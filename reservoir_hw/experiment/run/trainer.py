@@ -265,7 +265,6 @@ class Trainer(ABC):
 
     def drive_of(self, point: Point, task: Task) -> str | None:
         """Points for which this is the same text are trained on one drive; None: on a drive of its own."""
-        del point, task
         return None
 
     @abstractmethod

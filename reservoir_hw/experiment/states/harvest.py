@@ -61,13 +61,20 @@ def find_states(point: Point, task: Task) -> StateStore | None:
     path = store_path(point, task)
     if point.config.run.states is None or not StateStore.exists(path):
         return None
-    try:
+    with _restorable(path, lambda: path):
         return _checked(StateStore.open(path), point, task)
+
+
+@contextlib.contextmanager
+def _restorable(store: str, damaged: Callable[[], str]) -> Iterator[None]:
+    """What is found damaged meanwhile is told with what to do, as this is read for a run."""
+    try:
+        yield
     except ConfigurationError as error:
         if not is_damage(error):
             raise
         raise ConfigurationError(
-            f"{error}; restore {path} from a copy, or remove it and harvest again, or set run.states=null"
+            f"{error}; restore {damaged()} from a copy, or remove {store} and harvest again, or set run.states=null"
         ) from error
 
 
@@ -254,16 +261,9 @@ def stored(
     datasets = store.datasets
 
     def read(chunk: DriveChunk) -> np.ndarray:
-        assert chunk.place is not None
-        try:
-            return datasets[chunk.dataset].read_states(chunk.place)
-        except ConfigurationError as error:
-            if not is_damage(error):
-                raise
-            raise ConfigurationError(
-                f"{error}; restore {datasets[chunk.dataset].file_of(chunk.place, 'states')} from a copy, or remove "
-                f"{store.path} and harvest again, or set run.states=null"
-            ) from error
+        place, dataset = cast(Region, chunk.place), datasets[chunk.dataset]
+        with _restorable(store.path, lambda: dataset.file_of(place, "states")):
+            return dataset.read_states(place)
 
     for chunk in kept(bursts[::repetitions]):
         states = read(replace(chunk, repetition=0))

@@ -89,7 +89,6 @@ def _write_coordinate(file: Any, name: str, coordinate: Coordinate) -> None:
 
 
 def _write_csv(path: Path, store: StateStore, datasets: dict[str, Dataset], counter: StepCounter) -> None:
-    del store
     widths = {(one.inputs.shape[2], one.states.shape[2]) for one in datasets.values()}
     if len(widths) > 1:
         raise ConfigurationError("the data sets have other numbers of channels or nodes: name one (--dataset)")

@@ -210,8 +210,7 @@ def evaluate(
             )
         if device.about_mask is not None:
             result.warn(device.about_mask)
-        for warning in about_counters(device.counters, device.spec):
-            result.warn(warning)
+        result.warn(*about_counters(device.counters, device.spec))
         result.provenance["rows"].append({"label": here.label, "reservoir": device.provenance()})
     for name, outputs in zip((THERE, REFITTED), found, strict=False):
         result.scores[name] = task.evaluate(outputs).metrics

@@ -275,8 +275,7 @@ def measure(
             if isinstance(opened, Live):
                 total = counted({"counters": one.as_dict()} for one in opened.counters)
                 remarks += about_counters(total, opened.reservoir.spec)
-            for remark in remarks:
-                result.warn(remark)
+            result.warn(*remarks)
             if not result.measured:
                 raise ConfigurationError(_nothing_measured(name, result.reasons))
             result.provenance["rows"] = found.rows()

@@ -239,13 +239,9 @@ class Qualification(Live):
         """Capacity and consistency by amplitude, bias or a key of the file, and input rate."""
         points = self._map_points
         reference = self._reference_number
-        references = [(reference, self._at(points[reference]))]
-        found = []
-        for number, point in enumerate(points):
-            found.append(self._at(point))
-            if number == reference:
-                references.append((reference, found[-1]))
-        references.append((reference, self._at(points[reference])))
+        before = self._at(points[reference])
+        found = [self._at(point) for point in points]
+        references = [(reference, one) for one in (before, found[reference], self._at(points[reference]))]
         again = self._at(points[best_point(found)], fresh=1)
         return operating_map(tuple(self._axes), points, found, again, references)
 

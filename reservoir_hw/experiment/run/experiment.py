@@ -186,10 +186,8 @@ class Experiment:
         record = {"rows": [], "sample": run.sample, "operator": run.operator, "notes": run.notes}
         self.result = result = self._result(folder, resolved, record)
         result.is_written = processes.is_first
-        for sentence in self.left_out:
-            result.warn(f"left out: {sentence}")
-        for remark in dict.fromkeys(remark for _, task in points for remark in task.remarks):
-            result.warn(remark)
+        result.warn(*(f"left out: {sentence}" for sentence in self.left_out))
+        result.warn(*(remark for _, task in points for remark in task.remarks))
         if run.resume is not None:
             result.earlier_rows = rows_in(folder)
         if processes.is_first:
@@ -290,8 +288,7 @@ class Experiment:
             result.rows += part.rows
             outputs = folder / RowFiles(folder, point.number).outputs
             result.sources[len(result.rows) - 1] = Source(point, self.task_of(point), outputs)
-            for warning in part.warnings:
-                result.warn(warning)
+            result.warn(*part.warnings)
         self._write(folder, resolved)
         complete(result)
         return result
@@ -441,8 +438,7 @@ def _costs(points: Sequence[tuple[Point, Task]], *, harvest: bool = False) -> li
         elif cost.progress_steps and not cost.stored:
             before, is_open_for = is_open_for, left_open(point, task)
             saved = steps_of_opening(point.config.reservoir) if before and before == is_open_for else 0
-            steps = cost.device_steps - saved
-            cost = replace(cost, device_steps=steps, progress_steps=cost.progress_steps - saved)
+            cost = replace(cost, device_steps=cost.device_steps - saved, progress_steps=cost.progress_steps - saved)
         costs.append((point, cost))
         drives |= {drive} - {None}
     return costs

@@ -294,8 +294,7 @@ def _harvested(run: PointRun) -> StateStore | None:
     )
     if about := about_calibration(store, run.point.config.reservoir):
         run.result.warn(about)
-    for about in about_changes(store):
-        run.result.warn(about)
+    run.result.warn(*about_changes(store))
     run.point.config.reservoir.learn_name(device_of(store).get("label", ""))
     if run.point.config.reservoir.declares_inputs:
         # Its settings are the server's: the file says nothing of them.

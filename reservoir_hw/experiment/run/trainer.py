@@ -158,8 +158,7 @@ class PointRun:
     def warn(self, warnings: Iterable[str]) -> None:
         """What casts doubt on the row of this point, and of those that share its drive."""
         more = f" and {len(self.others)} more on its drive" if self.others else ""
-        for warning in warnings:
-            self.result.warn(f"{self.label}{more}: {warning}")
+        self.result.warn(*(f"{self.label}{more}: {warning}" for warning in warnings))
 
     def keep(
         self,

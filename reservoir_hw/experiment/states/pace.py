@@ -154,8 +154,7 @@ def steps_driven(point: Point, task: Task, declared: ReservoirSpec | None = None
 
     `declared` is what the device said when it was opened.
     """
-    config = point.config.reservoir
-    driven = driven_by(config, declared)
+    driven = driven_by(point.config.reservoir, declared)
     total = driven.bursts(planned(point, task, declared))
     return total + driven.forecasts(task) if forecasts else total
 

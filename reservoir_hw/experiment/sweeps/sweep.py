@@ -281,8 +281,7 @@ class Sweep:
             names |= dict.fromkeys(self.experiment.metrics_on(task))
         if not self.config.metric:
             scores = {task.score for task in self._tasks.values()}
-            metric = scores.pop() if len(scores) == 1 else ""
-            self.config = self.config.model_copy(update={"metric": metric})
+            self.config = self.config.model_copy(update={"metric": scores.pop() if len(scores) == 1 else ""})
         if self.config.metric not in names:
             raise ConfigurationError(
                 f"{self._document.origin(('sweep', 'metric'))}: sweep.metric: the task has no metric "

@@ -7,7 +7,7 @@ import json
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
@@ -216,7 +216,7 @@ def saved(
     return record, {"training": course(result, driving_seconds)}
 
 
-class CountedPieces:
+class CountedPieces(contextlib.AbstractContextManager["CountedPieces"]):
     """Keeps the counters of `devices` in the folder of a training, a piece for each process that drove them.
 
     After `kill -9` what was driven since the last `note` is not counted; `noted` of the piece says when that was.
@@ -228,9 +228,6 @@ class CountedPieces:
         if self._path.is_file():
             self._earlier = json.loads(self._path.read_text(encoding="utf-8"))
         self._started = _now()
-
-    def __enter__(self) -> Self:
-        return self
 
     def __exit__(self, *error: object) -> None:
         self.note()

@@ -300,12 +300,10 @@ def _harvested(run: PointRun) -> StateStore | None:
         # Its settings are the server's: the file says nothing of them.
         try:
             with opened(run.point, run.task) as device:
-                changes = changes_since(store, device, run.accept_change)
+                if changes := changes_since(store, device, run.accept_change):
+                    run.result.warn(f"{store.path}: {in_words(changes)} (accepted: {run.accept_change})")
         except DeviceError as error:
             run.result.warn(f"{store.path}: whether the device is still as it was could not be asked: {error}")
-        else:
-            if changes:
-                run.result.warn(f"{store.path}: {in_words(changes)} (accepted: {run.accept_change})")
     return store
 
 

@@ -17,7 +17,7 @@ from reservoir_hw.experiment.states.plan import plan_of
 from reservoir_hw.tasks.task import Task
 
 
-class OpenDevice:
+class OpenDevice(contextlib.AbstractContextManager["OpenDevice"]):
     """Opens the reservoirs of points, one at a time. Used in a `with` block, at the end of which none is open.
 
     A knob that varies is set to the values of `Point.by_way_of` before each of its own, so that a device with
@@ -38,9 +38,6 @@ class OpenDevice:
     def opening_steps(self) -> int:
         """Steps of the device that opening it for the present point has taken."""
         return 0 if self.was_open or self._reservoir is None else driven_on(self._reservoir).opening
-
-    def __enter__(self) -> Self:
-        return self
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         self.close(error)

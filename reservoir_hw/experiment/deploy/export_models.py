@@ -76,9 +76,8 @@ def precision_note(readout: Any, recorded: Values, stored: Stored | None = None)
 
     Raises `ConfigurationError` where an output loses more than `LIMIT` of what it moves by.
     """
-    states, inputs = recorded["states_0"], recorded.get("inputs")
-    if not getattr(readout, "input_connection", False):
-        inputs = None
+    states = recorded["states_0"]
+    inputs = recorded.get("inputs") if getattr(readout, "input_connection", False) else None
     # Overflow is an error of its own, found below.
     with np.errstate(over="ignore", invalid="ignore"):
         both = [header_outputs(readout, states, inputs, dtype) for dtype in (np.float32, np.float64)]

@@ -436,7 +436,6 @@ def _opened(
 
     Raises `ConfigurationError` for settings that cannot be.
     """
-    washout, max_delay = options["washout"], options["max_delay"]
     if isinstance(source, Source):
         yield _Opened(type(source).__name__.lower(), source, list, {})
         return
@@ -444,7 +443,7 @@ def _opened(
         if reservoir is not None or set:
             raise ConfigurationError(f"{source} is a trace: there is no reservoir to replace and nothing to set")
         store = StateStore.open(source)
-        recorded = recorded_source(store, washout, max_delay)
+        recorded = recorded_source(store, options["washout"], options["max_delay"])
         yield _Opened(str(source), recorded, lambda: [_device_of(store)], {"trace": str(source)})
         return
     config: ReservoirConfig | None = None
@@ -455,7 +454,7 @@ def _opened(
         name, config, of = _configured(source, reservoir, set, asked)
         opening = device = build_reservoir(config)
     with opening:
-        options = {**driving, **options, "washout": _WASHOUT if washout is None else washout}
+        options = {**driving, **options, "washout": _WASHOUT if options["washout"] is None else options["washout"]}
         make = partial(Live, device, **options) if of is None else partial(Qualification, device, of, **options)
         yield _Opened(
             name,

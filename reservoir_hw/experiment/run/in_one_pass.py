@@ -354,8 +354,7 @@ def check_recording(point: Point, task: Task) -> None:
     reservoir = point.config.reservoir.for_inputs(state_readout(point.config).channels(task))
     if not isinstance(reservoir, ReplayConfig):
         return
-    replay = cast(Replay, build_reservoir(reservoir))
-    with replay:
+    with cast(Replay, build_reservoir(reservoir)) as replay:
         for burst in plan_of(point, task, max_batch=replay.spec.max_batch):
             replay.reset(burst.batch)
             for chunk in burst.chunks:

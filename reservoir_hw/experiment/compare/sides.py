@@ -69,11 +69,6 @@ class Side:
     bursts: list[Burst] = field(default_factory=list)
     runs: list[Path] = field(default_factory=list)
 
-    @property
-    def trace(self) -> str | None:
-        """The recording that stands in the place of the device, if one does."""
-        return self.config.trace if isinstance(self.config, ReplayConfig) else None
-
     def drive(
         self, drive: np.ndarray, task: Task | None, settings: Settings, folder: Path, counter: StepCounter
     ) -> str | None:
@@ -265,17 +260,17 @@ def common_drive(sides: Sequence[Side], settings: Settings) -> np.ndarray:
             f"{a.name} takes {a.spec.inputs} inputs and {b.name} {b.spec.inputs}: they cannot be driven with the same; "
             "an `input_mask:` in their files spreads the same channels over both"
         )
-    replays = [side for side in sides if side.trace is not None]
+    replays = [(side, side.config.trace) for side in sides if isinstance(side.config, ReplayConfig)]
     if replays:
-        tapes = [Tape(StateStore.open(side.config.trace), from_rest=True) for side in replays]  # pyright: ignore
+        tapes = [Tape(StateStore.open(trace), from_rest=True) for _, trace in replays]
         inputs, counts = _recorded_by_all(tapes, length)
         if len(inputs) <= settings.washout:
-            names = " and ".join(side.name for side in replays)
+            names = " and ".join(side.name for side, _ in replays)
             raise ConfigurationError(
                 f"{names}: no drive of more than {settings.washout} steps from a reset on is recorded"
                 f"{' by both' if len(replays) > 1 else ''}; a smaller --washout may help"
             )
-        for side, count in zip(replays, counts, strict=True):
+        for (side, _), count in zip(replays, counts, strict=True):
             side.repeats = min(settings.repeats, count)
         for side in sides:
             side.planned, side.measured_repeats = 0, min(a.repeats, b.repeats)

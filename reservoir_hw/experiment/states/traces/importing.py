@@ -155,7 +155,7 @@ def import_trace(
         for part in parts:
             part.look(counter.add)
         notes = [note for source in used for note in source.notes]
-        parts = _without_dropped(parts, config, notes)
+        _drop_columns(parts, config, notes)
         scale = _Scale.of(config, parts)
         clock = _clock(parts, config, notes)
         inputs, states = parts[0].inputs, parts[0].states
@@ -254,8 +254,8 @@ def _broken(columns: Columns, row: int, column: int, what: str) -> str:
     )
 
 
-def _without_dropped(parts: list[_Part], config: MappingConfig, notes: list[str]) -> list[_Part]:
-    """The parts without the columns that are to be dropped, the same ones in all."""
+def _drop_columns(parts: list[_Part], config: MappingConfig, notes: list[str]) -> None:
+    """Leave out the columns of states that are to be dropped, the same ones in all parts."""
     names = parts[0].states.names
     for part in parts[1:]:
         if list(part.states.names) != list(names):
@@ -279,7 +279,6 @@ def _without_dropped(parts: list[_Part], config: MappingConfig, notes: list[str]
         raise ConfigurationError(f"states: all {len(names)} columns were dropped")
     for part in parts:
         part.states = part.states.only(kept)
-    return parts
 
 
 @dataclass(frozen=True)

@@ -179,9 +179,10 @@ def stream_series(runner: EdgeRunner, lines: Lines, watch: Watch) -> Iterator[np
 def _stepped(runner: EdgeRunner, row: np.ndarray, watch: Watch, at: str) -> np.ndarray:
     """Outputs (1, outputs) of a row (1, 1, inputs), or of what is driven in its place."""
     before = watch.held
+    driven = watch.taken(row)[:, 0]
     try:
         try:
-            return runner.step(watch.taken(row)[:, 0])
+            return runner.step(driven)
         except InputRangeError as error:
             if watch.outside != "nan":
                 raise InputRangeError(f"{at}: {error}") from error

@@ -22,7 +22,7 @@ from reservoir_hw.core.spec import ReservoirSpec
 from reservoir_hw.core.store import StateStore
 from reservoir_hw.experiment.configuration.document import load_document
 from reservoir_hw.experiment.configuration.experiment import Point, drop_baselines, parse_experiment, single_point
-from reservoir_hw.experiment.devices.measure import taken
+from reservoir_hw.experiment.devices.measure import take
 from reservoir_hw.experiment.run.in_one_pass import InOnePass
 from reservoir_hw.experiment.run.learning import States
 from reservoir_hw.experiment.states.drive import Recorder, driven
@@ -87,11 +87,8 @@ class Side:
                 source = live(reservoir, settings, counter)
             else:
                 source = _first_repeats(folder / self.letter.lower(), self.measured_repeats, settings.washout)
-            for name, found in taken(source, settings.measures, counter):
-                if isinstance(found, Measured):
-                    self.measured[name] = found
-                else:
-                    self.reasons[name] = found
+            for name in settings.measures:
+                take(source, name, counter, self.measured, self.reasons)
             if task is not None:
                 counter.say(f"{self.letter}: the task")
                 refused = self._drive_task(reservoir, task, folder, counter)

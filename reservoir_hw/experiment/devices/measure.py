@@ -262,11 +262,8 @@ def measure(
             opening = opened.opening_steps if isinstance(opened, Live) and found.config is not None else 0
             counter.total = driven + opening if driven else len(names)
             counter.add(opening)
-            for measured, outcome in taken(opened, names, counter):
-                if isinstance(outcome, Measured):
-                    result.measured[measured] = outcome
-                else:
-                    result.reasons[measured] = outcome
+            for one in names:
+                take(opened, one, counter, result.measured, result.reasons)
                 result.save()
                 counter.add(0 if driven else 1)
             result.nodes, late = opened.nodes_seen(), opened.latency_seen()
@@ -389,19 +386,18 @@ def _conforming(
     return plans[0].live, report
 
 
-def taken(source: Source, names: Iterable[str], counter: StepCounter) -> Iterator[tuple[str, Measured | str]]:
-    """Each measure with its result, or the reason why it could not be taken. Device faults go on to the caller."""
-    for name in names:
-        counter.say(TITLES[name])
-        try:
-            found = getattr(source, name)()
-        except (DeviceError, StateLost):
-            raise
-        except ReservoirError as error:
-            found = str(error)
-            if isinstance(source, Recorded) and name in QUALIFICATIONS:
-                found = f"not measurable from this recording: {found}"
-        yield name, found
+def take(
+    source: Source, name: str, counter: StepCounter, measured: dict[str, Measured], reasons: dict[str, str]
+) -> None:
+    """Put a measure into `measured`, or why it could not be taken into `reasons`. Device faults go on to the caller."""
+    counter.say(TITLES[name])
+    try:
+        measured[name] = getattr(source, name)()
+    except (DeviceError, StateLost):
+        raise
+    except ReservoirError as error:
+        recorded = isinstance(source, Recorded) and name in QUALIFICATIONS
+        reasons[name] = f"not measurable from this recording: {error}" if recorded else str(error)
 
 
 _Making: TypeAlias = Callable[..., Live]

@@ -110,9 +110,11 @@ class RowFiles:
         self.folder, self.record = folder, record
         self.training = folder / "training" / stem
         """The folder of the training."""
-        self.weights, self.tokenizer = f"readout/{stem}.safetensors", f"readout/{stem}.tokenizer.json"
-        """In the run folder, as the two that follow: the outputs for the test, and a text that the model wrote."""
-        self.outputs, self.sample = f"outputs/{stem}.npy", f"samples/{stem}.txt"
+        self.weights = f"readout/{stem}.safetensors"
+        """In the run folder, as those that follow: outputs for the test, a tokenizer, a text that the model wrote."""
+        self.outputs = f"outputs/{stem}.npy"
+        self.tokenizer = f"readout/{stem}.tokenizer.json"
+        self.sample = f"samples/{stem}.txt"
 
     def path_of(self, file: str) -> Path:
         """Where a file of the row is written; its folder is made."""

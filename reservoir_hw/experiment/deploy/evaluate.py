@@ -176,7 +176,6 @@ def evaluate(
             "it on other devices"
         )
     task, spec = here.task(), here.reservoirs[0]
-    config.reservoir.for_inputs(task.channels)
     readout = state_readout(config).load(here.file())
     with opened(there.point, task) as device:
         if device.spec.nodes != spec.nodes:

@@ -21,7 +21,8 @@ if TYPE_CHECKING:
     import numpy as np
 
     from reservoir_hw.core.tables.configuration import ReadConfig
-    from reservoir_hw.experiment.deploy.watching import Lines, Watch
+    from reservoir_hw.experiment.deploy.pipe import Lines
+    from reservoir_hw.experiment.deploy.watching import Watch
     from reservoir_hw.experiment.states.progress import Progress
     from reservoir_hw.readout.edge import EdgeRunner
     from reservoir_hw.readout.edge.manifest import Manifest
@@ -112,8 +113,9 @@ def infer(
         require_place,
         require_times,
     )
+    from reservoir_hw.experiment.deploy.pipe import Lines
     from reservoir_hw.experiment.deploy.series_files import read_options
-    from reservoir_hw.experiment.deploy.watching import Lines, Watch
+    from reservoir_hw.experiment.deploy.watching import Watch
     from reservoir_hw.readout.edge import EdgeRunner
 
     timed = latency or figure is not None

@@ -67,7 +67,7 @@ def export(
 ) -> None:
     """Write inputs and states into one file for other programs, such as xarray and pandas."""
     from reservoir_hw.core.store import StateStore
-    from reservoir_hw.experiment.states.traces.information import export_trace
+    from reservoir_hw.experiment.states.traces.exporting import export_trace
 
     with progress_bar() as progress:
         path = export_trace(StateStore.open(trace), to, dataset=dataset, progress=progress)

@@ -28,9 +28,10 @@ from reservoir_hw.experiment.configuration.experiment import TrainingConfig
 from reservoir_hw.experiment.deploy.export import export_run
 from reservoir_hw.experiment.deploy.job import Export
 from reservoir_hw.experiment.run.experiment import Experiment
+from reservoir_hw.experiment.run.learning import predict_into
 from reservoir_hw.experiment.run.open_device import SharedDevice, turn
 from reservoir_hw.experiment.run.result import Result
-from reservoir_hw.experiment.states.drive import driven, predict_into
+from reservoir_hw.experiment.states.drive import driven
 from reservoir_hw.experiment.states.plan import plan
 from reservoir_hw.experiment.states.watch import StateWatch, about_counters
 from reservoir_hw.readout.configuration import Readout, StateReadoutConfig
@@ -132,13 +133,12 @@ class ReservoirModel:
             raise ConfigurationError(_OTHERS.format(readout["kind"]))
         task = {"kind": "data", "inputs": inputs.name, "targets": targets.name, "test": "none", "decide": self.decide}
         with self._drive() as device:
-            folder = self.folder or _temporary_folder(self)
             document = {
                 "task": task | ({} if self.scale is None else {"scale": self.scale}),
                 "reservoir": _section("reservoir", self.reservoir),
                 "readout": {**readout, "washout": self.washout} if self.washout else readout,
                 "training": dict(self.training or {}),
-                "run": {"folder": os.fspath(folder), "name": "model", "states": None},
+                "run": {"folder": os.fspath(self.folder or _temporary_folder(self)), "name": "model", "states": None},
             }
             experiment = Experiment(document, device=device)
             config = experiment.config

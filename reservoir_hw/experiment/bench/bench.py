@@ -24,8 +24,8 @@ from reservoir_hw.experiment.bench.score import DEVICE, ModelScore, TaskScore, r
 from reservoir_hw.experiment.bench.standard import Candidate, Fitted, StandardTask, candidates, fitted, standard_tasks
 from reservoir_hw.experiment.configuration.document import load_document
 from reservoir_hw.experiment.run.experiment import Experiment
-from reservoir_hw.experiment.run.report import write_report
-from reservoir_hw.experiment.run.result import how_it_ended, write_json
+from reservoir_hw.experiment.run.report import complete, kept_to_the_end
+from reservoir_hw.experiment.run.result import write_json
 from reservoir_hw.experiment.states.pace import steps_driven, steps_of_opening
 from reservoir_hw.experiment.states.progress import Progress
 from reservoir_hw.tasks.task import Task
@@ -122,7 +122,7 @@ class Bench:
         self._folder = _folder_of(Path(self.folder), f"bench-{Path(self.source).stem}", self._identity)
         self._ledger = Ledger(self._folder / "ledger.json")
         limits = None if self.budget is None else parse_budget(self.budget)
-        known = standard_tasks()
+        self._standards = known = standard_tasks()
         self._named = list(self.only or ())
         unknown = [name for name in self._named if name not in known]
         if unknown:
@@ -130,8 +130,6 @@ class Bench:
         replayed = isinstance(self.reservoir, ReplayConfig)
         usual = [name for name, one in known.items() if replayed or not one.of_recordings]
         self._asked = [name for name in known if name in (self._named or usual)]
-        self._standards = known
-        self.not_run: dict[str, str] = {}
         quick = _Form(True, 1)
         forms = [quick] if self.quick else [_Form(False, _REPETITIONS), _Form(False, 1), quick]
         self.planned = self._plan(forms[0])
@@ -174,7 +172,7 @@ class Bench:
 
     def _plan(self, form: _Form) -> dict[str, _Planned]:
         found = {}
-        self.not_run.clear()
+        self.not_run: dict[str, str] = {}
         for name in self._asked:
             try:
                 found[name] = self._planned(name, form)
@@ -191,9 +189,11 @@ class Bench:
         """
         standard = self._standards[name]
         unfitted = _Planned(name, standard, form, self._task_settings(standard, form), Fitted(self._section))
-        task = self._first_task(unfitted)
-        plan = replace(unfitted, reservoir=self._fitted(task))
         own = candidates(DEVICE, [None])
+        first = self._judging(unfitted, own[:1])
+        # The data of the first repetition.
+        task = first.task_of(first.points[0])
+        plan = replace(unfitted, reservoir=self._fitted(task))
         choosing, judging = self._choosing(plan, own), self._judging(plan, own[:1])
         costs = self._cost(choosing, task), self._cost(judging, task)
         if isinstance(self.reservoir, ReplayConfig) and not standard.of_recordings:
@@ -237,11 +237,6 @@ class Bench:
     def _cost_of(self, steps: int) -> Cost:
         period = getattr(self.reservoir, "step_period_s", None)
         return Cost(steps, None if period is None else steps * period)
-
-    def _first_task(self, plan: _Planned) -> Task:
-        """The data of the first repetition."""
-        experiment = self._judging(plan, candidates(DEVICE, [None])[:1])
-        return experiment.task_of(experiment.points[0])
 
     def _fitted(self, task: Task) -> Fitted:
         """The section `reservoir`, with the inputs of the task brought into the range of the device."""
@@ -318,8 +313,7 @@ class Bench:
         repeated = [
             {key: value} for key, values in plan.standard.vary.items() for value in values[: plan.form.repetitions]
         ] or [{}]
-        rows = [{**one.row, **more} for one in chosen for more in repeated]
-        return self._experiment(plan, "test", plan.task, rows)
+        return self._experiment(plan, "test", plan.task, [{**one.row, **more} for one in chosen for more in repeated])
 
     def run(self, on_plan: Callable[[str], None] | None = None, progress: Progress | None = None) -> BenchResult:
         """Run what is not complete yet, and write the page."""
@@ -344,37 +338,30 @@ class Bench:
         )
         plans = self._earlier(form) | self.planned
         try:
-            for plan in plans.values():
-                if plan.is_complete:
-                    self._score(plan, result, progress)
-            result.save()
-            for name, plan in self.planned.items():
-                if plan.is_complete:
-                    continue
-                try:
-                    self._score(plan, result, progress)
-                except (DeviceError, StateLost):
-                    raise
-                except ReservoirError as error:
-                    if name in self._named:
-                        raise ConfigurationError(f"{name}: {error}") from error
-                    result.not_run[name] = str(error)
+            with kept_to_the_end(result, lambda: bool(result.scores)):
+                for plan in plans.values():
+                    if plan.is_complete:
+                        self._score(plan, result, progress)
                 result.save()
-            if not result.scores:
-                raise ConfigurationError(f"{self.source}: no task could be run: {_joined(result.not_run)}")
-            result.status = "complete"
-            write_report(result)
-            result.save()
+                for name, plan in self.planned.items():
+                    if plan.is_complete:
+                        continue
+                    try:
+                        self._score(plan, result, progress)
+                    except (DeviceError, StateLost):
+                        raise
+                    except ReservoirError as error:
+                        if name in self._named:
+                            raise ConfigurationError(f"{name}: {error}") from error
+                        result.not_run[name] = str(error)
+                    result.save()
+                if not result.scores:
+                    raise ConfigurationError(f"{self.source}: no task could be run: {_joined(result.not_run)}")
+                complete(result)
         except BaseException as error:
-            result.status, result.problem = how_it_ended(error)
             if not isinstance(error, ConfigurationError):
                 there = sum(name in result.scores for name in self.planned)
                 error.add_note(f"{there} of {len(self.planned)} tasks are in {folder}; the same command goes on")
-            # The error itself goes on to the caller; a full disk must not hide it.
-            with contextlib.suppress(Exception):
-                result.save()
-                if result.scores:
-                    write_report(result)
             raise
         return result
 

@@ -1,7 +1,8 @@
-"""What a bench found: for each task the score of the device, of each baseline, and what papers print."""
+"""What a bench found, with the run folders that hold it, and what it may have taken of the device."""
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import re
@@ -143,9 +144,9 @@ class BenchResult(InFolder):
         names = list(dict.fromkeys(name for score in self.scores.values() for name in score.models))
         body = []
         for score in self.scores.values():
-            standard = score.standard
+            standard, verdict = score.standard, score.verdict.replace(" (", "\n(").replace(": ", ":\n")
             texts = [score.models[name].text(standard) if name in score.models else "–" for name in names]
-            body.append([f"{standard.title}\n{standard.metric} {standard.arrow}", *texts, _in_two_lines(score.verdict)])
+            body.append([f"{standard.title}\n{standard.metric} {standard.arrow}", *texts, verdict])
         header = ["task, score", *(self.device if name == DEVICE else name for name in names), "who wins"]
         chosen = [
             [score.standard.title, *(score.models[name].setting if name in score.models else "–" for name in names)]
@@ -180,11 +181,6 @@ def _numbers(found: ModelScore, standard: StandardTask) -> dict[str, Any]:
     return {**own, "loss": loss, "mean": mean, "interval": found.interval(standard), "metrics": found.metrics}
 
 
-def _in_two_lines(verdict: str) -> str:
-    """For a column."""
-    return verdict.replace(" (", "\n(").replace(": ", ":\n")
-
-
 def _plain(value: float) -> float | None:
     return value if math.isfinite(value) else None
 
@@ -213,17 +209,16 @@ class Rows:
 
 def complete_rows(experiment: Experiment) -> Rows | None:
     """Those of a complete run with these settings in its folder, whatever it was labelled; None where there is none."""
-    folders = sorted(Path(experiment.config.run.folder).glob(f"{experiment.name}-*"))
     wanted = _settings(experiment.points)
-    return next((rows_in(folder) for folder in folders if _is_complete(folder) and _made_with(folder) == wanted), None)
-
-
-def _made_with(folder: Path) -> list[Any] | None:
-    """The settings of a run; None where a later version does not know them any more."""
-    try:
-        return _settings(Experiment(Document.from_file(folder / "experiment.yaml")).points)
-    except ConfigurationError:
-        return None
+    for folder in sorted(Path(experiment.config.run.folder).glob(f"{experiment.name}-*")):
+        found: list[Any] | None = None
+        # It is not complete, or a later version does not know its settings any more.
+        with contextlib.suppress(OSError, ValueError, KeyError, ConfigurationError):
+            if json.loads((folder / "provenance.json").read_text())["status"] == "complete":
+                found = _settings(Experiment(Document.from_file(folder / "experiment.yaml")).points)
+        if found == wanted:
+            return rows_in(folder)
+    return None
 
 
 def _settings(points: Sequence[Point]) -> list[Any]:
@@ -237,13 +232,6 @@ def rows_in(folder: Path) -> Rows:
     metrics = json.loads((folder / "metrics.json").read_text())
     rows = json.loads((folder / "provenance.json").read_text())["rows"]
     return Rows(folder, [row["metrics"] for row in metrics["rows"]], rows, metrics["warnings"])
-
-
-def _is_complete(folder: Path) -> bool:
-    try:
-        return json.loads((folder / "provenance.json").read_text())["status"] == "complete"
-    except (OSError, ValueError, KeyError):
-        return False
 
 
 # ---- What the experiments of a bench may have taken of the device, over all calls.

@@ -76,7 +76,7 @@ class ModelScore:
 
     `tried` is how many settings it was chosen among, `loss` how it did on the validation part of the training (less is
     better). `weights` are those of each output of the readout, without the bias. `resampled` is the metric on tests
-    that were drawn from that of a single repetition (`resampling.resampled`).
+    that were drawn from that of a single repetition (`resampled`).
     """
 
     label: str

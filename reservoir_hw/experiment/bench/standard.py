@@ -72,8 +72,7 @@ class _StandardTasks(Config):
 def standard_tasks() -> dict[str, StandardTask]:
     """All of them by name, in the order of the page."""
     path = Path(str(files("reservoir_hw.experiment.bench").joinpath("standard.yaml")))
-    read = Document.from_file(path)
-    return validate(_StandardTasks, Document.from_mapping({"tasks": read.data}, path.name)).tasks
+    return validate(_StandardTasks, Document.from_mapping({"tasks": Document.from_file(path).data}, path.name)).tasks
 
 
 # ---- The settings that are tried for the device and for each baseline: as many for each of them.
@@ -138,14 +137,13 @@ def fitted(section: Document, config: ReservoirConfig, spec: ReservoirSpec, trai
     assert spec.input_range is not None, "was looked at"
     low, high = spec.input_range
     inputs, given = train.inputs[train.valid], config.input_mask
-    channels = train.inputs.shape[2]
+    channels, clipped = train.inputs.shape[2], {**section.data, "out_of_range": "clip"}
     if isinstance(given, MaskConfig):
         inputs = given.build(spec.inputs, channels, seed=getattr(config, "seed", 0)).apply(inputs)
     elif channels != spec.inputs:
         # The mask that spreads them stays within the range, too.
-        return Fitted(Document({**section.data, "out_of_range": "clip"}, section.origins))
+        return Fitted(Document(clipped, section.origins))
     smallest, largest = float(inputs.min()), float(inputs.max())
-    clipped = {**section.data, "out_of_range": "clip"}
     if low <= smallest and largest <= high:
         return Fitted(Document(clipped, section.origins))
     if isinstance(given, MaskConfig) and given.file is not None:

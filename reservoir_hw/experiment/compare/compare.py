@@ -29,8 +29,7 @@ from reservoir_hw.experiment.compare.sides import (
 from reservoir_hw.experiment.compare.transfer import Transfer, transfer
 from reservoir_hw.experiment.devices.measure import measures_named
 from reservoir_hw.experiment.run.learning import States, evaluations
-from reservoir_hw.experiment.run.report import write_report
-from reservoir_hw.experiment.run.result import how_it_ended
+from reservoir_hw.experiment.run.report import complete, kept_to_the_end
 from reservoir_hw.experiment.states.progress import Progress, StepCounter
 from reservoir_hw.tasks.task import Evaluation, Task
 
@@ -113,6 +112,9 @@ def compare(
     for side in sides:
         counter.total += side.planned + side.repeats * drive.shape[1]
         counter.total += 0 if the_task is None else task_steps(side, the_task)
+    configurations = {side.letter.lower(): side.config.model_dump(mode="json") for side in sides}
+    if task is not None:
+        configurations["task"] = points[0].config.model_dump(mode="json", serialize_as_any=True)
     with _place(folder) as place:
         result = Comparison(
             title=f"A: {a}, B: {b}",
@@ -121,22 +123,13 @@ def compare(
             tolerance=tolerance,
             washout=washout,
             provenance={
-                **provenance.collect(
-                    {
-                        **{side.letter.lower(): side.config.model_dump(mode="json") for side in sides},
-                        **(
-                            {}
-                            if task is None
-                            else {"task": points[0].config.model_dump(mode="json", serialize_as_any=True)}
-                        ),
-                    }
-                ),
+                **provenance.collect(configurations),
                 "compare": {**vars(settings), "task": task and str(task), "tolerance": tolerance},
                 "rows": _records(sides),
             },
             sides=sides,
         )
-        try:
+        with kept_to_the_end(result, lambda: False):
             why_no_task = "no task was given (--task FILE)" if the_task is None else None
             for side in sides:
                 why = side.drive(drive, None if why_no_task else the_task, settings, place / "traces", counter)
@@ -160,14 +153,7 @@ def compare(
             result.save()
             if folder is not None:
                 counter.say("writing the report")
-                write_report(result)
-                result.save()
-        except BaseException as error:
-            result.status, result.problem = how_it_ended(error)
-            # The error itself goes on to the caller; a full disk must not hide it.
-            with contextlib.suppress(Exception):
-                result.save()
-            raise
+                complete(result)
     return result
 
 

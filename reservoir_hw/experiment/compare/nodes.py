@@ -55,6 +55,7 @@ def p_values(statistics: np.ndarray) -> np.ndarray:
 
 
 _BLOCK = 64
+_OF_A_NODE = ("floor_a", "floor_b", "aligned_floor_a", "aligned_floor_b", "p_raw", "p_aligned")
 _WORST = 10
 # In units of the last digit of the largest state: less is rounding.
 _DIGITS = 8
@@ -90,14 +91,7 @@ class NodeComparison:
     def as_dict(self) -> dict[str, Any]:
         """Ready for JSON; a floor that is not known is null."""
         found = self.difference.as_dict()
-        more = {
-            "floor_a": self.floor_a,
-            "floor_b": self.floor_b,
-            "aligned_floor_a": self.aligned_floor_a,
-            "aligned_floor_b": self.aligned_floor_b,
-            "p_raw": self.p_raw,
-            "p_aligned": self.p_aligned,
-        }
+        more = {name: getattr(self, name) for name in _OF_A_NODE}
         for number, node in enumerate(found["nodes"]):
             node |= {name: None if values is None else float(values[number]) for name, values in more.items()}
         return {**found, "repeats": {"a": self.repeats[0], "b": self.repeats[1]}}

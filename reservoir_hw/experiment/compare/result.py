@@ -1,4 +1,4 @@
-"""What a comparison found: its verdict, tables and numbers."""
+"""What a comparison found: its verdict, tables, numbers and figures."""
 
 from __future__ import annotations
 
@@ -21,10 +21,6 @@ from reservoir_hw.tasks.task import Table
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
-
-    from reservoir_hw.experiment.compare.nodes import NodeComparison
-    from reservoir_hw.experiment.compare.sides import Side
-    from reservoir_hw.experiment.compare.transfer import Transfer
 
 
 # Two 95 % intervals this many times farther apart than both are wide together: 1 in 2000 by chance.
@@ -53,9 +49,9 @@ class Comparison(InFolder):
     @property
     def within_tolerance(self) -> bool:
         """Whether no node has a raw NRMSE above the tolerance, if there is one."""
-        return (
-            self.nodes is None or self.tolerance is None or bool((self.nodes.difference.nrmse <= self.tolerance).all())
-        )
+        if self.nodes is None or self.tolerance is None:
+            return True
+        return bool((self.nodes.difference.nrmse <= self.tolerance).all())
 
     def beyond_tolerance(self) -> str:
         """Which nodes are above the tolerance, in a sentence."""
@@ -79,8 +75,8 @@ class Comparison(InFolder):
                 if above is not None:
                     count = np.count_nonzero(above)
                     said[f"nodes, {kind}"] = [f"{count} of {len(above)} nodes"] if count else []
-        if self._measured_by_both():
-            said["measures"] = [MEASURES[name] for name in self._measured_by_both() if self._measures_differ(name)]
+        if both := self._measured_by_both():
+            said["measures"] = [MEASURES[name] for name in both if self._measures_differ(name)]
         differences = None if self.task is None else self.task.differences()
         return said if differences is None else {**said, "task": differences}
 
@@ -114,8 +110,17 @@ class Comparison(InFolder):
 
     def figures(self) -> dict[str, Figure]:
         """Responses, nodes, measures and the task. Needs the `report` extra."""
-
-        return figures(self.sides, self.nodes, self.task, self.washout)
+        found = {}
+        if self.nodes is not None:
+            found["responses"] = responses_figure(self.nodes, self.washout)
+            found["nodes"] = nodes_figure(self.nodes)
+        both = self._measured_by_both()
+        drawable = [name for name in both if all(np.isfinite(side.measured[name].value) for side in self.sides)]
+        if drawable:
+            found["measures"] = measures_figure(self.sides, drawable)
+        if self.task is not None:
+            found["task"] = task_figure(self.task)
+        return found
 
     def _verdict(self) -> Table:
         said = {part: "; ".join(found) or "nothing" for part, found in self.above_floor().items()}
@@ -188,23 +193,6 @@ def _measure_of(side: Side, name: str) -> Any:
 
 _A, _B, _QUIET = "#26547c", "#d1495b", "0.6"
 _STEPS = 80
-
-
-def figures(
-    sides: Sequence[Side], nodes: NodeComparison | None, task: Transfer | None, washout: int
-) -> dict[str, Figure]:
-    """By file stem."""
-    found = {}
-    if nodes is not None:
-        found["responses"] = responses_figure(nodes, washout)
-        found["nodes"] = nodes_figure(nodes)
-    names = [name for name in MEASURES if all(name in side.measured for side in sides)]
-    drawable = [name for name in names if all(np.isfinite(side.measured[name].value) for side in sides)]
-    if drawable:
-        found["measures"] = measures_figure(sides, drawable)
-    if task is not None:
-        found["task"] = task_figure(task)
-    return found
 
 
 def responses_figure(nodes: NodeComparison, washout: int) -> Figure:
@@ -330,8 +318,7 @@ def task_figure(task: Transfer) -> Figure:
         axes.set_xticks(range(4), [f"trained on {trained}" for trained, _ in CELLS], fontsize=9)
         for place, judged in ((0.5, "A"), (2.5, "B")):
             axes.text(place, 1.0, f"judged on {judged}", transform=axes.get_xaxis_transform(), ha="center", va="bottom")
-        axes.set_ylabel(metric)
+        axes.set(ylabel=metric, xlim=(-0.5, 3.5))
         axes.margins(y=0.12)
-        axes.set_xlim(-0.5, 3.5)
     figure.suptitle("Task: each dot a repeat, each line the mean", x=0.01, ha="left", fontsize=11)
     return figure

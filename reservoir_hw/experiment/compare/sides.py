@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,7 @@ from reservoir_hw.core.spec import ReservoirSpec
 from reservoir_hw.core.store import StateStore
 from reservoir_hw.experiment.configuration.document import load_document
 from reservoir_hw.experiment.configuration.experiment import Point, drop_baselines, parse_experiment, single_point
-from reservoir_hw.experiment.devices.measure import taken
+from reservoir_hw.experiment.devices.measure import take
 from reservoir_hw.experiment.run.in_one_pass import InOnePass
 from reservoir_hw.experiment.run.learning import States
 from reservoir_hw.experiment.states.drive import Recorder, driven
@@ -68,11 +69,6 @@ class Side:
     bursts: list[Burst] = field(default_factory=list)
     runs: list[Path] = field(default_factory=list)
 
-    @property
-    def trace(self) -> str | None:
-        """The recording that stands in the place of the device, if one does."""
-        return self.config.trace if isinstance(self.config, ReplayConfig) else None
-
     def drive(
         self, drive: np.ndarray, task: Task | None, settings: Settings, folder: Path, counter: StepCounter
     ) -> str | None:
@@ -86,16 +82,13 @@ class Side:
             counter.say(f"{self.letter}: repeats of the same drive")
             pieces = tuple(DriveChunk(drive[:, at : at + _CHUNK]) for at in range(0, drive.shape[1], _CHUNK))
             with Recorder(reservoir, folder / self.letter.lower(), chunk_steps=_CHUNK):
-                _exhaust(driven(reservoir, [Burst(pieces)] * self.repeats, counter.add))
+                deque(driven(reservoir, [Burst(pieces)] * self.repeats, counter.add), maxlen=0)
             if self.measured_repeats is None:
                 source = live(reservoir, settings, counter)
             else:
                 source = _first_repeats(folder / self.letter.lower(), self.measured_repeats, settings.washout)
-            for name, found in taken(source, settings.measures, counter):
-                if isinstance(found, Measured):
-                    self.measured[name] = found
-                else:
-                    self.reasons[name] = found
+            for name in settings.measures:
+                take(source, name, counter, self.measured, self.reasons)
             if task is not None:
                 counter.say(f"{self.letter}: the task")
                 refused = self._drive_task(reservoir, task, folder, counter)
@@ -117,7 +110,7 @@ class Side:
             try:
                 with Recorder(reservoir, path, chunk_steps=self.point.config.run.chunk_steps):
                     repetitions = self.point.config.training.repetitions
-                    _exhaust(driven(reservoir, self.bursts, counter.add, repetitions=repetitions))
+                    deque(driven(reservoir, self.bursts, counter.add, repetitions=repetitions), maxlen=0)
             except InputRangeError as error:
                 return f"{self.letter} cannot be driven with the inputs of the task: {error}"
             self.runs.append(path)
@@ -264,24 +257,23 @@ def common_drive(sides: Sequence[Side], settings: Settings) -> np.ndarray:
             f"{a.name} takes {a.spec.inputs} inputs and {b.name} {b.spec.inputs}: they cannot be driven with the same; "
             "an `input_mask:` in their files spreads the same channels over both"
         )
-    replays = [side for side in sides if side.trace is not None]
+    replays = [(side, side.config.trace) for side in sides if isinstance(side.config, ReplayConfig)]
     if replays:
-        tapes = [Tape(StateStore.open(side.config.trace), from_rest=True) for side in replays]  # pyright: ignore
+        tapes = [Tape(StateStore.open(trace), from_rest=True) for _, trace in replays]
         inputs, counts = _recorded_by_all(tapes, length)
         if len(inputs) <= settings.washout:
-            names = " and ".join(side.name for side in replays)
+            names = " and ".join(side.name for side, _ in replays)
             raise ConfigurationError(
                 f"{names}: no drive of more than {settings.washout} steps from a reset on is recorded"
                 f"{' by both' if len(replays) > 1 else ''}; a smaller --washout may help"
             )
-        for side, count in zip(replays, counts, strict=True):
+        for (side, _), count in zip(replays, counts, strict=True):
             side.repeats = min(settings.repeats, count)
         for side in sides:
             side.planned, side.measured_repeats = 0, min(a.repeats, b.repeats)
         return inputs[None]
     low, high = settings.input_range or _common_range(a, b)
-    shape = (1, length, a.spec.inputs)
-    drawn = generator(settings.seed, "compare").uniform(low, high, shape)
+    drawn = generator(settings.seed, "compare").uniform(low, high, (1, length, a.spec.inputs))
     # Numbers that both can hold.
     return drawn.astype(min(a.spec.numpy_dtype, b.spec.numpy_dtype, key=lambda dtype: dtype.itemsize))
 
@@ -314,8 +306,3 @@ def _recorded_by_all(tapes: Sequence[Tape], length: int) -> tuple[np.ndarray, li
         if found[0] and found > rank:
             best, counts, rank = u, [len(held) for held in holding], found
     return best, counts
-
-
-def _exhaust(states: Iterator[Any]) -> None:
-    for _ in states:
-        pass

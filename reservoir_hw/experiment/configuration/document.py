@@ -1,4 +1,4 @@
-"""An experiment or reservoir file with everything that goes over it, and which of its keys vary."""
+"""An experiment or reservoir file with everything that goes over it, which of its keys vary, and their names."""
 
 from __future__ import annotations
 

@@ -29,7 +29,8 @@ from reservoir_hw.experiment.configuration.document import (
     unnamed,
     varied_keys,
 )
-from reservoir_hw.experiment.configuration.gradient import GradientConfig, SweepConfig
+from reservoir_hw.experiment.configuration.gradient import GradientConfig
+from reservoir_hw.experiment.configuration.sweep import SweepConfig
 from reservoir_hw.readout.baselines.configuration import BaselineConfig
 from reservoir_hw.readout.configuration import GradientReadoutConfig, ReadoutConfig, StateReadoutConfig
 from reservoir_hw.readout.models.configuration import TokenModelConfig
@@ -169,7 +170,8 @@ class Point:
     @property
     def name(self) -> str:
         """What is at work, for people: the reservoir, or the model where there is none."""
-        return " ".join(_reservoir(self.config)) or self.config.readout.label
+        readout = self.config.readout
+        return self.config.reservoir.name if readout.layers_of_reservoirs else readout.label
 
     @property
     def place(self) -> str:
@@ -273,11 +275,10 @@ def trained_baselines(point: Point) -> list[Point]:
     if gradient is not None:
         # How the readout gets its states is none of their business.
         gradient = gradient.model_copy(update={"shards": None, "keep_states": False})
-    training = TrainingConfig(gradient=gradient)
     return [
         Point(
             point.values_of_task,
-            config.model_copy(update={"readout": baseline, "training": training}),
+            config.model_copy(update={"readout": baseline, "training": TrainingConfig(gradient=gradient)}),
             label,
             point.task_number * len(wanted) + number,
             called=point.called,
@@ -482,12 +483,8 @@ def _label(config: ExperimentConfig, said: Mapping[str, str], names: Mapping[str
         for key, text in said.items()
         if key not in (*SECTIONS, *told, DRAW) and not key.startswith("task.") and not key.endswith("seed")
     ]
-    reservoir = [said.get("reservoir", name) for name in _reservoir(config)]
-    return " ".join(filter(None, [*reservoir, said.get("readout", config.readout.label), *shown]))
-
-
-def _reservoir(config: ExperimentConfig) -> list[str]:
-    return [config.reservoir.name] if config.readout.layers_of_reservoirs else []
+    reservoir = said.get("reservoir", config.reservoir.name) if config.readout.layers_of_reservoirs else ""
+    return " ".join(filter(None, [reservoir, said.get("readout", config.readout.label), *shown]))
 
 
 def _rows(config: ExperimentConfig) -> Iterator[Values]:

@@ -21,7 +21,7 @@ from reservoir_hw.core.seeds import generator
 from reservoir_hw.core.tokenizer import BpeTokenizer, Documents, joined
 from reservoir_hw.experiment.deploy.trained import trained_baseline, trained_row
 from reservoir_hw.experiment.run.by_gradients import model_of, opened_model
-from reservoir_hw.experiment.run.report import write_report
+from reservoir_hw.experiment.run.report import complete
 from reservoir_hw.experiment.run.result import InFolder, new_run_folder
 from reservoir_hw.experiment.states.progress import Progress, StepCounter
 from reservoir_hw.readout.baselines.ngram import NGram
@@ -78,8 +78,7 @@ def read_blimp(folder: str | Path | None = None, *, most: int | None = None) -> 
 
 def _paradigm(lines: str, published: dict[str, dict[str, float]], most: int | None) -> Paradigm:
     found = [json.loads(line) for line in lines.splitlines()]
-    about = {key: str(found[0][key]) for key in ("UID", "linguistics_term", "field")}
-    about = {key: _MERGED.get(value, value) for key, value in about.items()}
+    about = {key: _MERGED.get(found[0][key], found[0][key]) for key in ("UID", "linguistics_term", "field")}
     pairs = [(one["sentence_good"], one["sentence_bad"]) for one in found[:most]]
     uid = about["UID"]
     return Paradigm(uid, about["linguistics_term"], about["field"], pairs, published.get(uid, {}))
@@ -132,9 +131,7 @@ class BlimpResult(InFolder):
         """All numbers, ready for JSON."""
 
         def by_uid(of: dict[str, Scores]) -> dict[str, dict[str, float]]:
-            return {
-                name: {one.uid: float(found[one.uid].mean()) for one in self.paradigms} for name, found in of.items()
-            }
+            return {name: {uid: float(one.mean()) for uid, one in found.items()} for name, found in of.items()}
 
         return {
             **super().metrics,
@@ -260,9 +257,7 @@ def blimp(
         scores={name: _scores(paradigms, values) for name, values in found.items()},
         per_token={name: _scores(paradigms, found[name] / lengths) for name in (trained.label, UNTRAINED)},
     )
-    result.status = "complete"
-    write_report(result)
-    result.save()
+    complete(result)
     return result
 
 

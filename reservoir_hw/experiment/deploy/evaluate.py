@@ -17,7 +17,7 @@ from reservoir_hw.core.reservoir import Reservoir
 from reservoir_hw.experiment.deploy.trained import TrainedRow, trained_row
 from reservoir_hw.experiment.run.in_one_pass import opened
 from reservoir_hw.experiment.run.learning import judged, state_readout, trained
-from reservoir_hw.experiment.run.report import write_report
+from reservoir_hw.experiment.run.report import complete
 from reservoir_hw.experiment.run.result import InFolder, new_run_folder, write_array
 from reservoir_hw.experiment.states.drive import driven, forecast
 from reservoir_hw.experiment.states.pace import begin, driven_on
@@ -73,8 +73,7 @@ def paired_difference(task: Task, a: np.ndarray, b: np.ndarray) -> dict[str, Dif
 def _blocks(sequences: int, steps: int) -> list[tuple[Any, Any]]:
     if sequences >= _BLOCKS:
         return [(rows, slice(None)) for rows in np.array_split(np.arange(sequences), _BLOCKS)]
-    pieces = -(-_BLOCKS // sequences)
-    ends = np.linspace(0, steps, pieces + 1).astype(int)
+    ends = np.linspace(0, steps, -(-_BLOCKS // sequences) + 1).astype(int)
     return [
         (row, slice(first, last))
         for row in range(sequences)
@@ -177,7 +176,6 @@ def evaluate(
             "it on other devices"
         )
     task, spec = here.task(), here.reservoirs[0]
-    config.reservoir.for_inputs(task.channels)
     readout = state_readout(config).load(here.file())
     with opened(there.point, task) as device:
         if device.spec.nodes != spec.nodes:
@@ -186,11 +184,10 @@ def evaluate(
                 "be judged there, not with --refit either; train one there: reservoir-hw run "
                 f"{here.folder / 'experiment.yaml'} --reservoir {reservoir or 'FILE'}"
             )
-        resolved = config.model_dump(mode="json", serialize_as_any=True)
         result = Evaluated(
             title=f"{here.label}, evaluated on {config.reservoir.name}",
             folder=new_run_folder(config.run.folder, f"evaluate-{Path(run).resolve().name}"),
-            provenance={**provenance.collect(resolved), "rows": []},
+            provenance={**provenance.collect(config.model_dump(mode="json", serialize_as_any=True)), "rows": []},
             here=here.point.config.reservoir.name,
             there=config.reservoir.name,
             task=task,
@@ -206,15 +203,13 @@ def evaluate(
             result.status, result.problem = "failed", str(error)
             result.save()
             raise
-        now = device.spec.identity
-        if reservoir is None and now.fingerprint != spec.identity.fingerprint:
+        if reservoir is None and device.spec.identity.fingerprint != spec.identity.fingerprint:
             result.warn(
                 f"{device.name} is not as it was: the fingerprint of the training was {spec.identity.fingerprint}"
             )
         if device.about_mask is not None:
             result.warn(device.about_mask)
-        for warning in about_counters(device.counters, device.spec):
-            result.warn(warning)
+        result.warn(*about_counters(device.counters, device.spec))
         result.provenance["rows"].append({"label": here.label, "reservoir": device.provenance()})
     for name, outputs in zip((THERE, REFITTED), found, strict=False):
         result.scores[name] = task.evaluate(outputs).metrics
@@ -224,9 +219,7 @@ def evaluate(
     for name, (a, b) in {f"{THERE} - here": (THERE, HOME), f"{REFITTED} - {THERE}": (REFITTED, THERE)}.items():
         if a in result.outputs and b in result.outputs and not task.closed_loop:
             result.differences[name] = paired_difference(task, result.outputs[a], result.outputs[b])
-    result.status = "complete"
-    write_report(result)
-    result.save()
+    complete(result)
     return result
 
 
@@ -239,7 +232,7 @@ def _answers(
     splits: Sequence[SplitName] = ("train", "test") if refit or goes_on(task, training) else ("test",)
     if task.closed_loop:
         splits = ("train",) if refit else ()
-    begun, on_steps = None, following([device], counter.add)
+    begun, on_steps = None, following(device, counter.add)
     most, batch = config.run.chunk_steps, device.spec.max_batch
     bursts = plan(task, training, chunk_steps=most, max_batch=batch, splits=splits) if splits else []
     if bursts:
@@ -255,8 +248,7 @@ def _answers(
     if not task.closed_loop:
         return [outputs for _, outputs in judged(row.point, task, readout, states, refit=refit)]
     readouts = [readout, *([trained([row.point], task, states)[0][0]] if refit else [])]
-    horizon = task.test.targets.shape[1]
-    return [forecast(device, one, task.test.inputs, horizon, on_steps) for one in readouts]
+    return [forecast(device, one, task.test.inputs, task.test.targets.shape[1], on_steps) for one in readouts]
 
 
 def _scores_of(row: TrainedRow) -> dict[str, float]:

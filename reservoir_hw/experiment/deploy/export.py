@@ -64,6 +64,8 @@ def export_run(
     MissingExtra
         onnx or onnxruntime is not installed.
     """
+    from reservoir_hw.readout.edge.sessions import import_onnxruntime
+
     place = _target_path(path, target, force=force)
     if offline and reservoir is not None:
         raise ConfigurationError("offline opens no device: leave out the reservoir, or offline")
@@ -79,7 +81,10 @@ def export_run(
             "export_model(load_model(RUN), PATH)"
         )
     if target != "c":
-        _require_export()
+        # One sentence where the extra is missing, before anything is driven.
+        with extra("export", "export needs onnx"):
+            import onnx  # noqa: F401
+        import_onnxruntime()
     exported = Export(chosen, place, precision, target, progress, device or OpenDevice(), accept_loss)
     _EXPORTS[readout.trained](exported, offline=offline)
     if offline:
@@ -132,12 +137,3 @@ def _reservoir_file(exported: Export) -> Path:
     file = row.file().with_suffix(".reservoir.yaml")
     write_yaml(file, row.point.config.reservoir.model_dump(mode="json", serialize_as_any=True))
     return file
-
-
-def _require_export() -> None:
-    """One sentence where the extra is missing, before anything is driven."""
-    from reservoir_hw.readout.edge.sessions import import_onnxruntime
-
-    with extra("export", "export needs onnx"):
-        import onnx  # noqa: F401
-    import_onnxruntime()

@@ -1,4 +1,4 @@
-"""Export of a readout that was trained on the states of a series, as a bundle or as a C header."""
+"""Export of a readout of states, or of a language model, as a bundle or as a C header."""
 
 from __future__ import annotations
 
@@ -24,14 +24,13 @@ from reservoir_hw.experiment.deploy.job import (
 )
 from reservoir_hw.experiment.deploy.quantised import (
     QuantisedReadout,
-    Stored,
     check_loss,
     random_loss,
     series_loss,
     session_computes,
     text_loss,
 )
-from reservoir_hw.experiment.deploy.trained import TrainedRow
+from reservoir_hw.experiment.deploy.trained import Stored, TrainedRow
 from reservoir_hw.experiment.run.by_gradients import model_of, opened_model
 from reservoir_hw.experiment.run.text_training import gradient_of
 from reservoir_hw.readout.configuration import StateReadoutConfig
@@ -77,9 +76,8 @@ def precision_note(readout: Any, recorded: Values, stored: Stored | None = None)
 
     Raises `ConfigurationError` where an output loses more than `LIMIT` of what it moves by.
     """
-    states, inputs = recorded["states_0"], recorded.get("inputs")
-    if not getattr(readout, "input_connection", False):
-        inputs = None
+    states = recorded["states_0"]
+    inputs = recorded.get("inputs") if getattr(readout, "input_connection", False) else None
     # Overflow is an error of its own, found below.
     with np.errstate(over="ignore", invalid="ignore"):
         both = [header_outputs(readout, states, inputs, dtype) for dtype in (np.float32, np.float64)]
@@ -214,8 +212,7 @@ def _recorded_series(
         work.notes.append(f"The washout of {stored.washout} steps is longer than what there is to drive: {steps}.")
     if not tested or task.closed_loop or settings.keeps_learning:
         return recorded
-    deterministic = device.spec.deterministic
-    stored.settles(lambda steps: answers(record(steps)), answers(recorded), deterministic=deterministic)
+    stored.settles(lambda steps: answers(record(steps)), answers(recorded), deterministic=device.spec.deterministic)
     longer = min(stored.washout + RECORDED_STEPS, whole)
     return record(longer) if longer > steps else recorded
 
@@ -309,14 +306,12 @@ def export_model(work: Export, *, offline: bool) -> None:
             recorded = carried_at_rest(plan, recorded)
         else:
             plan = plan_of(model, (), work.precision)
-        work.write_bundle(plan, devices or [], recorded, tokenizer=tokenizer)
+        work.write_bundle(plan, devices, recorded, tokenizer=tokenizer)
         if task is not None:
             work.prompt = tokenizer.decode(joined(task.tokens_test)[:_PROMPT]).split("\n")[0] or work.prompt
 
 
-def _write_model_header(
-    work: Export, model: TokenModel, devices: Sequence[Reservoir] | None, task: Tokens | None
-) -> None:
+def _write_model_header(work: Export, model: TokenModel, devices: Sequence[Reservoir], task: Tokens | None) -> None:
     if not model_of(work.row.point.config).reads_states_alone:
         raise ConfigurationError(
             f"target c is for linear and low-rank readouts of one reservoir, not for a {type(model).__name__}: "
@@ -334,8 +329,7 @@ def _write_model_header(
         return [plan_of(model).references[0], lambda given: {"outputs": coded.predict(given["states_0"])[0]}]
 
     _judge_text(work, model, task, quantised)
-    specs = [device.spec for device in devices or []] or [layer.spec]
-    write_header(work, model.readout, specs, ranges, recorded)
+    write_header(work, model.readout, [device.spec for device in devices] or [layer.spec], ranges, recorded)
 
 
 def _judge_text(work: Export, model: TokenModel, task: Tokens | None, quantised: Callable[[], Sequence[Any]]) -> None:
@@ -379,11 +373,11 @@ class DeclaredReservoir(Reservoir):
 
 
 @contextmanager
-def model_without_devices(row: TrainedRow, tokenizer: Tokenizer) -> Iterator[tuple[TokenModel, None]]:
+def model_without_devices(row: TrainedRow, tokenizer: Tokenizer) -> Iterator[tuple[TokenModel, list[Reservoir]]]:
     """The untrained model around what the devices declared when it was trained."""
     settings = model_of(row.point.config)
     with ExitStack() as stack:
         absent = [stack.enter_context(DeclaredReservoir(spec)) for spec in row.reservoirs]
         channels = settings.driven_with(tokenizer.vocabulary)
         twins = [stack.enter_context(build_reservoir(twin)) for twin in settings.twins(channels)]
-        yield settings.build(tokenizer.vocabulary, absent, twins), None
+        yield settings.build(tokenizer.vocabulary, absent, twins), []

@@ -22,8 +22,9 @@ from reservoir_hw.core.errors import (
 )
 from reservoir_hw.core.spec import ReservoirSpec
 from reservoir_hw.core.tables.configuration import ReadConfig
+from reservoir_hw.experiment.deploy.pipe import Lines
 from reservoir_hw.experiment.deploy.series_files import line_of, numbers, read_series
-from reservoir_hw.experiment.deploy.watching import Lines, Watch
+from reservoir_hw.experiment.deploy.watching import Watch
 from reservoir_hw.experiment.states.progress import Progress
 from reservoir_hw.readout.edge import EdgeRunner
 from reservoir_hw.readout.edge.sessions import StageLatency
@@ -146,8 +147,7 @@ def run_series(
 
 def _goes_on(spec: ReservoirSpec, batch: int) -> bool:
     """Whether a device can continue this many sequences from call to call without driving anything again."""
-    at_once = spec.max_batch is None or batch <= spec.max_batch
-    return spec.continuity == "held" and (at_once or spec.snapshot)
+    return spec.continuity == "held" and (spec.max_batch is None or batch <= spec.max_batch or spec.snapshot)
 
 
 def stream_series(runner: EdgeRunner, lines: Lines, watch: Watch) -> Iterator[np.ndarray]:
@@ -244,8 +244,7 @@ def latency_figure(stages: Sequence[StageLatency], title: str) -> Figure:
 
     from reservoir_hw.core.figure_style import panels
 
-    heights = [1, 0.6 + 0.3 * len(stages)]
-    figure, (budget, spread) = panels(8.0, 1.9 + 0.28 * len(stages), 2, 1, height_ratios=heights)
+    figure, (budget, spread) = panels(8.0, 1.9 + 0.28 * len(stages), 2, 1, height_ratios=[1, 0.6 + 0.3 * len(stages)])
     are_digital = [one.stage.startswith("segment") for one in stages]
     blues, oranges = (
         iter(colormaps[name](np.linspace(0.4, 0.7, are_digital.count(digital))))
@@ -264,16 +263,13 @@ def latency_figure(stages: Sequence[StageLatency], title: str) -> Figure:
         f"{title}: {total:,.1f} µs per step, {digital:,.1f} digital, {total - digital:,.1f} in the reservoir",
         fontsize=9, loc="left",
     )  # fmt: skip
-    budget.set_yticks([])
-    budget.set_xlim(0, total)
-    budget.set_xlabel("median time (µs): blue is computed, orange the reservoir")
+    budget.set(yticks=[], xlim=(0, total), xlabel="median time (µs): blue is computed, orange the reservoir")
     rows = np.arange(len(stages))
     for row, one, shade in zip(rows, stages, shades, strict=True):
         spread.plot([1e6 * one.p50_s, 1e6 * one.p99_s], [row, row], color=shade, linewidth=5, solid_capstyle="butt")
         spread.plot(1e6 * one.p50_s, row, "|", color="black", markersize=9)
     spread.set_yticks(rows, [one.stage for one in stages])
-    spread.set_ylim(len(stages) - 0.5, -0.5)
-    spread.set_xscale("log")
+    spread.set(ylim=(len(stages) - 0.5, -0.5), xscale="log")
     # The labels of minor ticks would run into each other where all times lie within a decade.
     spread.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
     spread.xaxis.set_major_formatter(StrMethodFormatter("{x:g}"))

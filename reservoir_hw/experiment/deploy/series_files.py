@@ -127,7 +127,7 @@ def numbers(
                 continue
             if empty:
                 raise ConfigurationError(f"{name}:{empty}: the line is empty: each row needs all its inputs")
-            found = [_number(word) for word in words]
+            found = [float(word) if _NUMBER.fullmatch(word) else None for word in words]
             row = [one for one in found if one is not None]
             first, begun = not begun, True
             if len(row) < len(found):
@@ -141,10 +141,6 @@ def numbers(
             yield number, np.array(row)[order or by_number(names, len(row)) or slice(None)]
     except UnicodeDecodeError:
         raise ConfigurationError(f"{name} is no text in UTF-8: give lines of numbers, or a file as .npy") from None
-
-
-def _number(word: str) -> float | None:
-    return float(word) if _NUMBER.fullmatch(word) else None
 
 
 def _columns_of(line: str, names: Sequence[str], where: str) -> tuple[list[int], int]:

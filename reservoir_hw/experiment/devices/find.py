@@ -81,8 +81,7 @@ def look_around(
     except MissingExtra as error:
         remarks.append(f"VISA: {error}")
     try:
-        ports = _serial_ports()
-        found += [_board(port.address, baud, timeout_s) if ask_ports else port for port in ports]
+        found += [_board(port.address, baud, timeout_s) if ask_ports else port for port in _serial_ports()]
     except MissingExtra as error:
         remarks.append(f"serial ports: {error}")
     return found, remarks

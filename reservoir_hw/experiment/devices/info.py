@@ -1,4 +1,4 @@
-"""What a device says about itself, and how fast it answers."""
+"""The device of a file: what it says about itself, and how fast it answers."""
 
 from __future__ import annotations
 
@@ -121,12 +121,10 @@ class DeviceInfo:
         facts = _spec_facts(self.spec)
         if self.behind_mask is None:
             return facts
-        inputs, limits = self.behind_mask
-        declared = f"{self.spec.inputs}, spread over {inputs} by a mask, behind which {limits[0]:g} to {limits[1]:g} "
-        if self.taken is None:
-            return [("inputs", f"{declared}are declared: it clips"), *facts[1:]]
-        low, high = self.taken
-        return [("inputs", f"{declared}are declared; {low:.4g} to {high:.4g} are sure to be taken"), *facts[1:]]
+        inputs, (low, high) = self.behind_mask
+        declared = f"{self.spec.inputs}, spread over {inputs} by a mask, behind which {low:g} to {high:g} are declared"
+        taken = "{:.4g} to {:.4g} are sure to be taken".format(*self.taken) if self.taken else ""
+        return [("inputs", f"{declared}; {taken}" if taken else f"{declared}: it clips"), *facts[1:]]
 
     def _speed_facts(self) -> list[tuple[str, str]]:
         facts = [] if self.reset_s is None else [("reset", _seconds(self.reset_s))]

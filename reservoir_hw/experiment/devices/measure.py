@@ -34,8 +34,8 @@ from reservoir_hw.experiment.devices.measured_tables import (
     number_text,
 )
 from reservoir_hw.experiment.devices.qualification import QUALIFICATIONS, Loop, Qualification, Settings
-from reservoir_hw.experiment.run.report import write_report
-from reservoir_hw.experiment.run.result import InFolder, how_it_ended, new_run_folder
+from reservoir_hw.experiment.run.report import complete, kept_to_the_end
+from reservoir_hw.experiment.run.result import InFolder, new_run_folder
 from reservoir_hw.experiment.states.progress import Progress, StepCounter
 from reservoir_hw.experiment.states.watch import about_counters, counted
 from reservoir_hw.measures import (
@@ -66,17 +66,14 @@ class Conformance(Protocol):
     @property
     def passed(self) -> bool:
         """Whether nothing counts against the device."""
-        ...
 
     @property
     def summary(self) -> str:
         """One line."""
-        ...
 
     @property
     def against(self) -> str:
         """What counts against the device."""
-        ...
 
     def write(self, folder: str | Path) -> None:
         """The whole report."""
@@ -87,7 +84,6 @@ class Conform(Protocol):
 
     def __call__(self, config: ReservoirConfig, *, budget: Share, progress: Progress | None) -> Conformance:
         """Look whether the device does what it declares."""
-        ...
 
 
 _WASHOUT = 200
@@ -261,41 +257,27 @@ def measure(
         elif found.make is not None and qualify:
             result.conformance = _UNCHECKED
         result.save()
-        try:
+        with kept_to_the_end(result, lambda: bool(result.measured)):
             driven = opened.planned_steps(names)
             opening = opened.opening_steps if isinstance(opened, Live) and found.config is not None else 0
             counter.total = driven + opening if driven else len(names)
             counter.add(opening)
-            for measured, outcome in taken(opened, names, counter):
-                if isinstance(outcome, Measured):
-                    result.measured[measured] = outcome
-                else:
-                    result.reasons[measured] = outcome
+            for one in names:
+                take(opened, one, counter, result.measured, result.reasons)
                 result.save()
                 counter.add(0 if driven else 1)
             result.nodes, late = opened.nodes_seen(), opened.latency_seen()
             remarks = [] if result.nodes is None else result.nodes.sentences()
-            for remark in [*remarks, about_latency(late)] if late else remarks:
-                result.warn(remark)
+            remarks += [about_latency(late)] if late else []
             if isinstance(opened, Live):
                 total = counted({"counters": one.as_dict()} for one in opened.counters)
-                for warning in about_counters(total, opened.reservoir.spec):
-                    result.warn(warning)
+                remarks += about_counters(total, opened.reservoir.spec)
+            result.warn(*remarks)
             if not result.measured:
                 raise ConfigurationError(_nothing_measured(name, result.reasons))
             result.provenance["rows"] = found.rows()
-            result.status = "complete"
             counter.say("writing the report")
-            write_report(result)
-            result.save()
-        except BaseException as error:
-            result.status, result.problem = how_it_ended(error)
-            # The error itself goes on to the caller; a full disk must not hide it.
-            with contextlib.suppress(Exception):
-                result.save()
-                if result.measured:
-                    write_report(result)
-            raise
+            complete(result)
     return result
 
 
@@ -367,7 +349,8 @@ class _Planner:
         )
 
     def _text(self, steps: int, more: str) -> str:
-        return f"{steps:,} device steps{more}{_duration(steps, self._period)}"
+        took = f", about {timedelta(seconds=math.ceil(steps * self._period))}" if self._period else ""
+        return f"{steps:,} device steps{more}{took}"
 
 
 def _conforming(
@@ -403,23 +386,18 @@ def _conforming(
     return plans[0].live, report
 
 
-def _duration(steps: int, period: float | None) -> str:
-    return f", about {timedelta(seconds=math.ceil(steps * period))}" if period else ""
-
-
-def taken(source: Source, names: Iterable[str], counter: StepCounter) -> Iterator[tuple[str, Measured | str]]:
-    """Each measure with its result, or the reason why it could not be taken. Device faults go on to the caller."""
-    for name in names:
-        counter.say(TITLES[name])
-        try:
-            found = getattr(source, name)()
-        except (DeviceError, StateLost):
-            raise
-        except ReservoirError as error:
-            found = str(error)
-            if isinstance(source, Recorded) and name in QUALIFICATIONS:
-                found = f"not measurable from this recording: {found}"
-        yield name, found
+def take(
+    source: Source, name: str, counter: StepCounter, measured: dict[str, Measured], reasons: dict[str, str]
+) -> None:
+    """Put a measure into `measured`, or why it could not be taken into `reasons`. Device faults go on to the caller."""
+    counter.say(TITLES[name])
+    try:
+        measured[name] = getattr(source, name)()
+    except (DeviceError, StateLost):
+        raise
+    except ReservoirError as error:
+        recorded = isinstance(source, Recorded) and name in QUALIFICATIONS
+        reasons[name] = f"not measurable from this recording: {error}" if recorded else str(error)
 
 
 _Making: TypeAlias = Callable[..., Live]
@@ -454,7 +432,6 @@ def _opened(
 
     Raises `ConfigurationError` for settings that cannot be.
     """
-    washout, max_delay = options["washout"], options["max_delay"]
     if isinstance(source, Source):
         yield _Opened(type(source).__name__.lower(), source, list, {})
         return
@@ -462,7 +439,7 @@ def _opened(
         if reservoir is not None or set:
             raise ConfigurationError(f"{source} is a trace: there is no reservoir to replace and nothing to set")
         store = StateStore.open(source)
-        recorded = recorded_source(store, washout, max_delay)
+        recorded = recorded_source(store, options["washout"], options["max_delay"])
         yield _Opened(str(source), recorded, lambda: [_device_of(store)], {"trace": str(source)})
         return
     config: ReservoirConfig | None = None
@@ -473,14 +450,13 @@ def _opened(
         name, config, of = _configured(source, reservoir, set, asked)
         opening = device = build_reservoir(config)
     with opening:
-        options = {**driving, **options, "washout": _WASHOUT if washout is None else washout}
+        options = {**driving, **options, "washout": _WASHOUT if options["washout"] is None else options["washout"]}
         make = partial(Live, device, **options) if of is None else partial(Qualification, device, of, **options)
-        resolved = {} if config is None else {"reservoir": config.model_dump(mode="json")}
         yield _Opened(
             name,
             make(),
             lambda: [{"label": name, "reservoir": device.provenance()}],
-            resolved,
+            {} if config is None else {"reservoir": config.model_dump(mode="json")},
             make,
             config,
         )
@@ -500,26 +476,18 @@ def _configured(
         task = experiment.task.build()
         channels = experiment.readout.channels(task)
         config = single_point(experiment).config.reservoir.for_inputs(channels)
-        if asked is not None:
-            looped = task.closed_loop and experiment.readout.trained == "in one pass"
-            asked = dataclasses.replace(
-                asked,
-                document=document,
-                channels=channels,
-                vary=_varied(experiment.reservoir),
-                loop=Loop(single_point(experiment), task) if looped else None,
-            )
+        looped = task.closed_loop and experiment.readout.trained == "in one pass"
+        loop = Loop(single_point(experiment), task) if looped else None
+        told: dict[str, Any] = {"channels": channels, "vary": _varied(experiment.reservoir), "loop": loop}
     else:
         config = parse_reservoir(document, varies=True)
-        varied = _varied(config)
+        told = {"vary": _varied(config)}
         config = config.model_copy(update={"vary": {}})
         _refuse_replay(path, config)
         if config.inputs is None or isinstance(config.input_mask, MaskConfig):
             config = config.for_inputs(1)
-        if asked is not None:
-            channels = Channels(config.inputs or 1)
-            asked = dataclasses.replace(asked, document=document, channels=channels, vary=varied)
-    return Path(path).stem, config, asked
+        told["channels"] = Channels(config.inputs or 1)
+    return Path(path).stem, config, None if asked is None else dataclasses.replace(asked, document=document, **told)
 
 
 def _varied(config: ReservoirConfig) -> dict[str, list[float]]:

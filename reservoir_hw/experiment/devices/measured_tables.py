@@ -45,36 +45,28 @@ def _processing_table(result: ProcessingCapacity) -> Table:
 
 
 def _budget_table(result: NoiseBudget) -> Table:
-    rows = [
-        [
-            str(count),
-            number_text(rank),
-            *(
-                f"{number_text(values[place])} {interval_text(intervals[place])}"
-                for values, intervals in (
-                    (result.linear, result.linear_intervals),
-                    (result.nonlinear, result.nonlinear_intervals),
-                    (result.lost, result.lost_intervals),
-                    (result.rest, result.rest_intervals),
-                )
-            ),
-        ]
-        for place, (count, rank) in enumerate(zip(result.repetitions, result.rank, strict=True))
-    ]
+    parts = (
+        (result.linear, result.linear_intervals),
+        (result.nonlinear, result.nonlinear_intervals),
+        (result.lost, result.lost_intervals),
+        (result.rest, result.rest_intervals),
+    )
+    rows = []
+    for at, (count, rank) in enumerate(zip(result.repetitions, result.rank, strict=True)):
+        told = (f"{number_text(values[at])} {interval_text(intervals[at])}" for values, intervals in parts)
+        rows.append([str(count), number_text(rank), *told])
     header = ["repetitions averaged", "rank", "linear", "nonlinear", "lost to noise", "rest"]
     note = "rank = linear + nonlinear + lost + rest. A rest of 0 within its interval: the budget adds up."
     return Table("Noise budget", header, rows, note)
 
 
 def _spectrum_table(result: LyapunovSpectrum) -> Table:
+    true = [*(number_text(float(value)) for value in result.known), *[""] * len(result.exponents)]
+    every = zip(result.exponents, result.exponent_intervals, true, strict=False)
     rows = [
-        [str(number), number_text(float(value)), interval_text(interval)]
-        for number, (value, interval) in enumerate(zip(result.exponents, result.exponent_intervals, strict=True), 1)
+        [str(number), number_text(float(value)), interval_text(interval), known]
+        for number, (value, interval, known) in enumerate(every, 1)
     ]
-    for row, known in zip(rows, result.known, strict=False):
-        row.append(number_text(float(known)))
-    for row in rows[len(result.known) :]:
-        row.append("")
     dimension = f"{number_text(result.dimension)} {interval_text(result.dimension_interval)}"
     note = f"Per step, in natural logarithms. Kaplan–Yorke dimension {dimension}."
     return Table("Lyapunov spectrum", ["number", "exponent", "interval", "true system"], rows, note)

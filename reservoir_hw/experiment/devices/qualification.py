@@ -114,6 +114,7 @@ class Qualification(Live):
             raise ConfigurationError(f"steps is {steps}; a qualification needs at least {_FEWEST_STEPS}")
         self._point_steps = max(min(steps, 1000), steps // 10, 8 * self.nodes)
         self._point_repeats = min(_MAP_REPEATS, driving["repeats"])
+        self._loop_spectrum_steps = max(steps // 4, 500)
         self._coverage_washout = min(self.washout, 100)
         self._coverage_steps = max(min(steps, 1000), steps // 20, 8 * self.nodes)
 
@@ -137,13 +138,10 @@ class Qualification(Live):
             )
         if name == "lyapunov_spectrum":
             return self.no_spectrum()
-        if name == "climate":
-            return self._no_climate()
         if name == "operating_map":
             _ = self._map_points
-        return None
-
-    def _no_climate(self) -> str | None:
+        if name != "climate":
+            return None
         if self._of.loop is None:
             return _NO_LOOP
         if self.reservoir.spec.continuity == "free_running":
@@ -158,7 +156,8 @@ class Qualification(Live):
         names = [name for name in names if not self.cannot(name)]
         steps = super().planned_steps([name for name in names if name != "lyapunov_spectrum" or not self._of.loop])
         if "operating_map" in names:
-            at_points = [self._steps_at(point) for point in self._map_points]
+            lives = (self._live_at(self.reservoir, point) for point in self._map_points)
+            at_points = [live.planned_steps(["noise_budget"]) for live in lives]
             if any(self._keys_of(point) for point in self._map_points):
                 steps += 2 * self.opening_steps * (len(at_points) + _REFERENCES)
             # The best point, which may be any, is measured once more.
@@ -240,13 +239,9 @@ class Qualification(Live):
         """Capacity and consistency by amplitude, bias or a key of the file, and input rate."""
         points = self._map_points
         reference = self._reference_number
-        references = [(reference, self._at(points[reference]))]
-        found = []
-        for number, point in enumerate(points):
-            found.append(self._at(point))
-            if number == reference:
-                references.append((reference, found[-1]))
-        references.append((reference, self._at(points[reference])))
+        before = self._at(points[reference])
+        found = [self._at(point) for point in points]
+        references = [(reference, one) for one in (before, found[reference], self._at(points[reference]))]
         again = self._at(points[best_point(found)], fresh=1)
         return operating_map(tuple(self._axes), points, found, again, references)
 
@@ -274,13 +269,10 @@ class Qualification(Live):
             repeats=self._point_repeats,
             # `_inside` forgives rounding.
             input_range=(max(low, least), min(high, most)),
-            hold=self._hold_at(point),
+            hold=round(self._value(point, "hold", 1.0)),
             seed=self._driving["seed"] + fresh,
             on_steps=self._done,
         )
-
-    def _steps_at(self, point: np.ndarray) -> int:
-        return self._live_at(self.reservoir, point).planned_steps(["noise_budget"])
 
     def _value(self, point: np.ndarray, axis: str, default: float) -> float:
         names = list(self._axes)
@@ -290,9 +282,6 @@ class Qualification(Live):
         amplitude = self._value(point, "amplitude", self._half)
         bias = self._value(point, "bias", self._middle)
         return bias - amplitude, bias + amplitude
-
-    def _hold_at(self, point: np.ndarray) -> int:
-        return round(self._value(point, "hold", 1.0))
 
     def _inside(self, point: np.ndarray) -> bool:
         (low, high), (least, most) = self._range_at(point), self._limits
@@ -363,7 +352,6 @@ class Qualification(Live):
             begin = np.concatenate([begin, warmup[:, -1]], axis=1)
 
         def step(t: int, states: np.ndarray) -> np.ndarray:
-            del t
             inputs = states[:, None, nodes:] if readout.input_connection else None
             answers = np.asarray(readout.predict(states[:, None, :nodes], inputs))[:, 0]
             after = self.transition(answers, states[:, :nodes])
@@ -372,10 +360,6 @@ class Qualification(Live):
         known = task.lyapunov_spectrum_per_step if isinstance(task, Prediction) else ()
         steps = self._loop_spectrum_steps
         return lyapunov_spectrum(step, begin, steps=steps, exponents=exponents, settle=steps // 10, known=known)
-
-    @property
-    def _loop_spectrum_steps(self) -> int:
-        return max(self._driving["steps"] // 4, 500)
 
     @cached_property
     def _trained_loop(self) -> tuple[Task, Readout]:
@@ -389,8 +373,7 @@ class Qualification(Live):
     def _loop_steps(self, loop: Loop, names: Collection[str]) -> int:
         point, task = loop.point, loop.task
         starts, warmup = task.test.inputs.shape[:2]
-        forecasts = "climate" in names
-        steps = steps_driven(point, task, self.reservoir.spec, forecasts=forecasts)
+        steps = steps_driven(point, task, self.reservoir.spec, forecasts="climate" in names)
         if "lyapunov_spectrum" in names:
             trials = min(_LOOP_TRIALS, starts)
             steps += self._steps_of_drive(trials, warmup)
@@ -428,10 +411,9 @@ def config_with(of: Settings, keys: Mapping[str, Any]) -> ReservoirConfig:
     prefix = "" if "task" in here.data else "reservoir."
     for key, value in keys.items():
         here.set(key.removeprefix(prefix), value, "the operating map")
-    if "task" not in here.data:
-        here.data.pop("vary", None)
-        return parse_reservoir(here).for_inputs(of.channels)
     here.data.pop("vary", None)
+    if "task" not in here.data:
+        return parse_reservoir(here).for_inputs(of.channels)
     return single_point(parse_experiment(here)).config.reservoir.for_inputs(of.channels)
 
 

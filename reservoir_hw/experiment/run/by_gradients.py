@@ -1,4 +1,4 @@
-"""Language models: their reservoirs are opened, they are trained by gradients on a text, judged, and kept."""
+"""Models that are trained by gradients: language models on a text, classifiers on sequences; judged, and kept."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import json
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
@@ -127,8 +127,7 @@ def opened_model(point: Point, task: Tokens, record: str | None = None) -> Itera
             stack.enter_context(recorded(device, path, point.config.run.chunk_steps))
             devices.append(device)
         twins = [stack.enter_context(build_reservoir(twin)) for twin in model.twins(channels)]
-        context = gradient_of(point.config).options.context
-        yield model.build(task.vocabulary, devices, twins, context=context), devices
+        yield model.build(task.vocabulary, devices, twins, context=gradient_of(point.config).options.context), devices
 
 
 def _trained(
@@ -217,7 +216,7 @@ def saved(
     return record, {"training": course(result, driving_seconds)}
 
 
-class CountedPieces:
+class CountedPieces(contextlib.AbstractContextManager["CountedPieces"]):
     """Keeps the counters of `devices` in the folder of a training, a piece for each process that drove them.
 
     After `kill -9` what was driven since the last `note` is not counted; `noted` of the piece says when that was.
@@ -229,9 +228,6 @@ class CountedPieces:
         if self._path.is_file():
             self._earlier = json.loads(self._path.read_text(encoding="utf-8"))
         self._started = _now()
-
-    def __enter__(self) -> Self:
-        return self
 
     def __exit__(self, *error: object) -> None:
         self.note()
@@ -314,10 +310,29 @@ class OnLabels(Trainer):
 
     def run(self, run: PointRun) -> None:
         """Open the reservoir, train, judge, and keep weights and outputs."""
+        from reservoir_hw.readout.training.on_examples import train
+
+        task, files, gradient = run.task, run.files, gradient_of(run.point.config)
         run.say("opening")
-        opened = opened_classifier(run.point, run.task, run.files.record)
-        with opened as (model, devices), run.on(devices), CountedPieces(run.files.training, devices) as counted:
-            _train_and_keep(model, counted, run)
+        opened = opened_classifier(run.point, task, files.record)
+        with opened as (model, devices), run.on(devices), CountedPieces(files.training, devices) as counted:
+            files.training.mkdir(parents=True, exist_ok=True)
+            run.say("training")
+            result = train(
+                model,
+                _Sequences(task.train),
+                None if task.held_out is None else _Sequences(task.held_out),
+                options=gradient.options,
+                folder=files.training,
+                progress=told(run, counted.note),
+            )
+            run.say("testing")
+            outputs = _outputs(model, task.test, gradient.batch)
+            write_array(files.path_of(files.outputs), outputs)
+            evaluation = task.evaluate(outputs)
+            record, details = saved(model, result, evaluation, run, {"outputs": files.outputs}, None)
+            run.warn(counted.warnings())
+            run.keep(evaluation, {**counted.records(), **record}, details=details)
 
 
 def _model_of(config: ExperimentConfig) -> ClassifierConfig:
@@ -336,29 +351,6 @@ def opened_classifier(
         for device in opened[:1]:
             stack.enter_context(recorded(device, record, config.run.chunk_steps))
         yield model.build(task.inputs, task.outputs, opened), opened[:1]
-
-
-def _train_and_keep(model: SequenceClassifier, counted: CountedPieces, run: PointRun) -> None:
-    from reservoir_hw.readout.training.on_examples import train
-
-    task, files, gradient = run.task, run.files, gradient_of(run.point.config)
-    files.training.mkdir(parents=True, exist_ok=True)
-    run.say("training")
-    result = train(
-        model,
-        _Sequences(task.train),
-        None if task.held_out is None else _Sequences(task.held_out),
-        options=gradient.options,
-        folder=files.training,
-        progress=told(run, counted.note),
-    )
-    run.say("testing")
-    outputs = _outputs(model, task.test, gradient.batch)
-    write_array(files.path_of(files.outputs), outputs)
-    evaluation = task.evaluate(outputs)
-    record, details = saved(model, result, evaluation, run, {"outputs": files.outputs}, None)
-    run.warn(counted.warnings())
-    run.keep(evaluation, {**counted.records(), **record}, details=details)
 
 
 class _Sequences:

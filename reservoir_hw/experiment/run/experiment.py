@@ -31,12 +31,11 @@ from reservoir_hw.experiment.run.in_one_pass import InOnePass, check_recording, 
 from reservoir_hw.experiment.run.merge import copy_files, keep_arrays, parts_of, records_of
 from reservoir_hw.experiment.run.open_device import OpenDevice, left_open
 from reservoir_hw.experiment.run.processes import Processes, joined
-from reservoir_hw.experiment.run.report import write_report
+from reservoir_hw.experiment.run.report import complete, kept_to_the_end, write_report
 from reservoir_hw.experiment.run.result import (
     Result,
     Source,
     begun_run_folder,
-    how_it_ended,
     new_run_folder,
     rows_in,
     write_yaml,
@@ -90,6 +89,8 @@ class Experiment:
         self.name = self.config.run.name or name
         self._tasks: dict[str, Task] = {} if tasks is None else tasks
         self._device = device
+        self.left_out = list(document.left_out)
+        """What belonged to the reservoir that was replaced, a sentence for each."""
         self.result: Result | None = None
         """That of the last run: after Ctrl-C or a fault, what was finished."""
 
@@ -120,11 +121,6 @@ class Experiment:
     def resolved(self) -> dict[str, Any]:
         """The whole configuration, defaults included."""
         return self.config.model_dump(mode="json", serialize_as_any=True)
-
-    @property
-    def left_out(self) -> list[str]:
-        """What belonged to the reservoir that was replaced, a sentence for each."""
-        return list(self._document.left_out)
 
     def check_machine(self) -> None:
         """Raise `ConfigurationError` where this machine lacks what a point names, such as a function."""
@@ -190,10 +186,8 @@ class Experiment:
         record = {"rows": [], "sample": run.sample, "operator": run.operator, "notes": run.notes}
         self.result = result = self._result(folder, resolved, record)
         result.is_written = processes.is_first
-        for sentence in self.left_out:
-            result.warn(f"left out: {sentence}")
-        for remark in dict.fromkeys(remark for _, task in points for remark in task.remarks):
-            result.warn(remark)
+        result.warn(*(f"left out: {sentence}" for sentence in self.left_out))
+        result.warn(*(remark for _, task in points for remark in task.remarks))
         if run.resume is not None:
             result.earlier_rows = rows_in(folder)
         if processes.is_first:
@@ -211,53 +205,42 @@ class Experiment:
             with processes.lost():
                 _trainer(point).run(PointRun(point, task, files, result, counter, **settings))
 
-        try:
-            with opened as device:
-                for point, task in points:
-                    if point.begins_task:
-                        if processes.is_first:
-                            result.rows += _baseline_rows(point, task)
-                        with _best_kept(result):
-                            for other in trained_baselines(point):
-                                files = RowFiles(folder, f"baseline-{other.number:03d}")
+        with kept_to_the_end(result, lambda: report and bool(result.rows) and result.replaces_earlier):
+            try:
+                with opened as device:
+                    for point, task in points:
+                        if point.begins_task:
+                            if processes.is_first:
+                                result.rows += _baseline_rows(point, task)
+                            with _best_kept(result):
+                                for other in trained_baselines(point):
+                                    files = RowFiles(folder, f"baseline-{other.number:03d}")
+                                    train(other, task, device, files, records="baselines")
+                        for number, other in enumerate(reservoir_baselines(point, task)):
+                            files = RowFiles(folder, f"baseline-of-{point.number:03d}-{number}")
+                            try:
                                 train(other, task, device, files, records="baselines")
-                    for number, other in enumerate(reservoir_baselines(point, task)):
-                        files = RowFiles(folder, f"baseline-of-{point.number:03d}-{number}")
-                        try:
-                            train(other, task, device, files, records="baselines")
-                        except ReservoirError as error:
-                            error.add_note(f"this was the baseline {other.label}")
-                            raise
-                    more = {"others": sharing.get(point.number, ()), "found": found, "accept_change": accept_change}
-                    train(point, task, device, RowFiles(folder, point.number, self._recording(point)), **more)
-                    if on_row is not None:
-                        on_row(result.rows[-1])
-            counter.say("writing the report")
-            result.status = "complete"
-            if report and result.rows:
-                write_report(result)
-            if self.config.run.point is not None and processes.is_first:
-                keep_arrays(result)
-            result.save()
-            # Whoever starts processes may end the others when one of them is done.
-            processes.gathered(None)
-        except BaseException as error:
-            processes.leave()
-            result.status, result.problem = how_it_ended(error)
-            if not processes.is_first:
-                raise
-            refused = isinstance(error, ConfigurationError)
-            if not refused and any(folder.glob("training/**/checkpoint.safetensors")):
-                error.add_note(f"the same command goes on with the training if it is given --set run.resume={folder}")
-            if result.rows:
-                rows = "row is" if len(result.rows) == 1 else "rows are"
-                error.add_note(f"{len(result.rows)} finished {rows} in {folder}")
-            # The error itself goes on to the caller; a full disk must not hide it.
-            with contextlib.suppress(Exception):
-                result.save()
-                if report and result.rows and result.replaces_earlier:
+                            except ReservoirError as error:
+                                error.add_note(f"this was the baseline {other.label}")
+                                raise
+                        more = {"others": sharing.get(point.number, ()), "found": found, "accept_change": accept_change}
+                        train(point, task, device, RowFiles(folder, point.number, self._recording(point)), **more)
+                        if on_row is not None:
+                            on_row(result.rows[-1])
+                counter.say("writing the report")
+                result.status = "complete"
+                if report and result.rows:
                     write_report(result)
-            raise
+                if self.config.run.point is not None and processes.is_first:
+                    keep_arrays(result)
+                result.save()
+                # Whoever starts processes may end the others when one of them is done.
+                processes.gathered(None)
+            except BaseException as error:
+                processes.leave()
+                if processes.is_first:
+                    _say_what_is_kept(error, result)
+                raise
         return result
 
     def _result(self, folder: Path, resolved: dict[str, Any], record: dict[str, Any]) -> Result:
@@ -305,12 +288,9 @@ class Experiment:
             result.rows += part.rows
             outputs = folder / RowFiles(folder, point.number).outputs
             result.sources[len(result.rows) - 1] = Source(point, self.task_of(point), outputs)
-            for warning in part.warnings:
-                result.warn(warning)
+            result.warn(*part.warnings)
         self._write(folder, resolved)
-        result.status = "complete"
-        write_report(result)
-        result.save()
+        complete(result)
         return result
 
     def metrics_on(self, task: Task) -> list[str]:
@@ -458,8 +438,7 @@ def _costs(points: Sequence[tuple[Point, Task]], *, harvest: bool = False) -> li
         elif cost.progress_steps and not cost.stored:
             before, is_open_for = is_open_for, left_open(point, task)
             saved = steps_of_opening(point.config.reservoir) if before and before == is_open_for else 0
-            steps = cost.device_steps - saved
-            cost = replace(cost, device_steps=steps, progress_steps=cost.progress_steps - saved)
+            cost = replace(cost, device_steps=cost.device_steps - saved, progress_steps=cost.progress_steps - saved)
         costs.append((point, cost))
         drives |= {drive} - {None}
     return costs
@@ -475,6 +454,16 @@ def _baseline_rows(point: Point, task: Task) -> Iterator[Row]:
             except ReservoirError as error:
                 raise type(error)(f"baseline {baseline.kind}: {error}") from error
             yield Row(label, point.values_of_task, evaluation, {"baseline": True})
+
+
+def _say_what_is_kept(error: BaseException, result: Result) -> None:
+    """Add to an error how the run goes on, and what it has by now."""
+    begun = any(result.folder.glob("training/**/checkpoint.safetensors"))
+    if begun and not isinstance(error, ConfigurationError):
+        error.add_note(f"the same command goes on with the training if it is given --set run.resume={result.folder}")
+    if result.rows:
+        rows = "row is" if len(result.rows) == 1 else "rows are"
+        error.add_note(f"{len(result.rows)} finished {rows} in {result.folder}")
 
 
 def _way(model: Mapping[str, Any]) -> str:

@@ -1,4 +1,4 @@
-"""What the keys of `vary:` do to the score: a curve for one key, a map for two. They need the `report` extra."""
+"""Figures of a run: the score over the keys of `vary:`, and what monitors read. They need the `report` extra."""
 
 from __future__ import annotations
 
@@ -31,8 +31,7 @@ def vary_figures(task: Task, rows: Sequence[Row]) -> dict[str, Figure]:
     # With several values; those of repetitions are none.
     keys = [key for key in _varied(rows[0]) if len({_name(row.point[key]) for row in rows}) > 1]
     rows = [row for row in rows if task.score in row.evaluation.metrics]
-    sections = any(isinstance(row.point[key], dict) for row in rows for key in keys)
-    if not rows or sections or not 1 <= len(keys) <= 2:
+    if not rows or any(isinstance(row.point[key], dict) for row in rows for key in keys) or not 1 <= len(keys) <= 2:
         return {}
     return {"vary": _curve(task, rows, keys[0]) if len(keys) == 1 else _map(task, rows, keys[0], keys[1])}
 

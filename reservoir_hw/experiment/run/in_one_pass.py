@@ -20,7 +20,7 @@ from reservoir_hw.core.reservoir_config import ReservoirConfig, build_reservoir
 from reservoir_hw.core.spec import ReservoirSpec
 from reservoir_hw.core.store import StateStore
 from reservoir_hw.experiment.configuration.experiment import ExperimentConfig, Point
-from reservoir_hw.experiment.run.learning import Prepare, state_readout, trained
+from reservoir_hw.experiment.run.learning import Prepare, gathers, state_readout, trained
 from reservoir_hw.experiment.run.open_device import OpenDevice, refuse_draws
 from reservoir_hw.experiment.run.result import write_array
 from reservoir_hw.experiment.run.text_training import check_gradient, gradient_of, refuse_options_of_texts
@@ -30,10 +30,9 @@ from reservoir_hw.experiment.run.trainer import (
     RowFiles,
     Trainer,
     device_memory,
-    device_records,
     fitting_steps,
 )
-from reservoir_hw.experiment.states.drive import driven, forecast, gathers, recorded
+from reservoir_hw.experiment.states.drive import driven, forecast, recorded
 from reservoir_hw.experiment.states.harvest import (
     about_calibration,
     about_changes,
@@ -158,7 +157,7 @@ class InOnePass(Trainer):
         run.say("opening")
         with run.device.of(point, task) as reservoir:
             with run.on([reservoir]), recorded(reservoir, run.files.record, point.config.run.chunk_steps):
-                on_steps = following([reservoir], run.add)
+                on_steps = following(reservoir, run.counter.add)
                 whole = 0
                 bursts, begun = ([], None) if store is not None else _paced(run, reservoir)
                 run.say("training and testing")
@@ -193,9 +192,9 @@ class InOnePass(Trainer):
                     found = [(readout, forecast(reservoir, readout, task.test.inputs, horizon, on_steps))]
                 if store is None:
                     # Instruments play more than is counted where a run takes several bursts.
-                    run.add(whole - reservoir.counters.steps)
+                    run.counter.add(whole - reservoir.counters.steps)
                 warnings = about_counters(reservoir.counters, reservoir.spec) + watch.warnings()
-            _keep_all(run, drive, found, device_records([reservoir])["reservoir"], warnings)
+            _keep_all(run, drive, found, reservoir.provenance(), warnings)
 
 
 def _preparing(run: PointRun, nodes: int) -> Prepare:
@@ -260,7 +259,7 @@ def harvest_point(
         counter.say(f"{name}: opening")
         before = counter.done
         with device.of(point, task) as reservoir:
-            on_steps = following([reservoir], counter.add)
+            on_steps = following(reservoir, counter.add)
             store, begun = open_store(point, task, reservoir)
             on_steps(0)
             there = f" ({store.committed} chunks are there already)" if store.committed else ""
@@ -295,19 +294,16 @@ def _harvested(run: PointRun) -> StateStore | None:
     )
     if about := about_calibration(store, run.point.config.reservoir):
         run.result.warn(about)
-    for about in about_changes(store):
-        run.result.warn(about)
+    run.result.warn(*about_changes(store))
     run.point.config.reservoir.learn_name(device_of(store).get("label", ""))
     if run.point.config.reservoir.declares_inputs:
         # Its settings are the server's: the file says nothing of them.
         try:
             with opened(run.point, run.task) as device:
-                changes = changes_since(store, device, run.accept_change)
+                if changes := changes_since(store, device, run.accept_change):
+                    run.result.warn(f"{store.path}: {in_words(changes)} (accepted: {run.accept_change})")
         except DeviceError as error:
             run.result.warn(f"{store.path}: whether the device is still as it was could not be asked: {error}")
-        else:
-            if changes:
-                run.result.warn(f"{store.path}: {in_words(changes)} (accepted: {run.accept_change})")
     return store
 
 
@@ -358,8 +354,7 @@ def check_recording(point: Point, task: Task) -> None:
     reservoir = point.config.reservoir.for_inputs(state_readout(point.config).channels(task))
     if not isinstance(reservoir, ReplayConfig):
         return
-    replay = cast(Replay, build_reservoir(reservoir))
-    with replay:
+    with cast(Replay, build_reservoir(reservoir)) as replay:
         for burst in plan_of(point, task, max_batch=replay.spec.max_batch):
             replay.reset(burst.batch)
             for chunk in burst.chunks:
@@ -380,7 +375,7 @@ def _harvest_of(point: Point, task: Task) -> StateStore | None:
 
 def _stored(run: PointRun, store: StateStore) -> Iterator[tuple[DriveChunk, np.ndarray]]:
     bursts = harvest_plan(run.point, run.task, store)
-    return stored(store, bursts, run.add, repetitions=run.point.config.training.repetitions)
+    return stored(store, bursts, run.counter.add, repetitions=run.point.config.training.repetitions)
 
 
 def _keep_all(

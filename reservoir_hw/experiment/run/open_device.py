@@ -17,16 +17,18 @@ from reservoir_hw.experiment.states.plan import plan_of
 from reservoir_hw.tasks.task import Task
 
 
-class OpenDevice:
+class OpenDevice(contextlib.AbstractContextManager["OpenDevice"]):
     """Opens the reservoirs of points, one at a time. Used in a `with` block, at the end of which none is open.
 
     A knob that varies is set to the values of `Point.by_way_of` before each of its own, so that a device with
-    hysteresis answers alike, whatever it was set to before. `by_way_of` has them where points do not know them. With
-    `keep` it stays open behind each point, until `close` or a point with another reservoir.
+    hysteresis answers alike, whatever it was set to before. `by_way_of` has them where points do not know them.
     """
 
-    def __init__(self, by_way_of: Mapping[str, tuple[float, float]] | None = None, *, keep: bool = False) -> None:
-        self._by_way_of, self._keep = dict(by_way_of or {}), keep
+    _keep = False
+    """Whether it stays open behind each point, until `close` or a point with another reservoir."""
+
+    def __init__(self, by_way_of: Mapping[str, tuple[float, float]] | None = None) -> None:
+        self._by_way_of = dict(by_way_of or {})
         self._reservoir: Reservoir | None = None
         self._config: ReservoirConfig | None = None
         self.was_open = False
@@ -36,9 +38,6 @@ class OpenDevice:
     def opening_steps(self) -> int:
         """Steps of the device that opening it for the present point has taken."""
         return 0 if self.was_open or self._reservoir is None else driven_on(self._reservoir).opening
-
-    def __enter__(self) -> Self:
-        return self
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         self.close(error)
@@ -98,8 +97,10 @@ class SharedDevice(OpenDevice):
     It stays open until `close`, until the last who shares it is forgotten, or the program ends.
     """
 
+    _keep = True
+
     def __init__(self, lent: Reservoir | None) -> None:
-        super().__init__(keep=True)
+        super().__init__()
         self.lent = lent
         self.fault = ""
         """How the device has failed."""

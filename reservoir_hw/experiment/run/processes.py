@@ -32,12 +32,9 @@ class Processes:
 
     def __init__(self, rank: int = 0, count: int = 1, store: Any = None) -> None:
         self.rank, self.count, self._store = rank, count, store
-        self._calls = 0
-
-    @property
-    def is_first(self) -> bool:
+        self.is_first = rank == 0
         """The first process owns the run folder, the report, the progress and what is said."""
-        return self.rank == 0
+        self._calls = 0
 
     def gathered(self, value: Any) -> list[Any]:
         """What each process calls this with, in their order; waits for all. Values are those that JSON knows.

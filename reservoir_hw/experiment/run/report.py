@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib.resources import files
 from typing import Any
 
 from reservoir_hw.core.files import replace_file, replacing
 from reservoir_hw.experiment.configuration.document import called
-from reservoir_hw.experiment.run.result import InFolder, to_yaml
+from reservoir_hw.experiment.run.result import InFolder, how_it_ended, to_yaml
 
 
 def have_report_extra() -> bool:
@@ -36,8 +37,7 @@ def write_report(result: InFolder) -> None:
         picture = (result.folder / "figures" / f"{name}.png").read_bytes()
         pictures.append({"name": name.replace("_", " "), "data": base64.b64encode(picture).decode()})
     template = files("reservoir_hw.experiment.run").joinpath("report.html.j2").read_text(encoding="utf-8")
-    shown_elsewhere = ("configuration", "settings")
-    rest = {key: value for key, value in result.provenance.items() if key not in shown_elsewhere}
+    rest = {key: value for key, value in result.provenance.items() if key not in ("configuration", "settings")}
     page = Environment(autoescape=True).from_string(template)
     replace_file(
         result.folder / "report.html",
@@ -53,6 +53,31 @@ def write_report(result: InFolder) -> None:
             provenance=json.dumps(rest, indent=2, default=str),
         ),
     )
+
+
+def complete(result: InFolder) -> None:
+    """Nothing is missing any more: the report is written, and the rest once more."""
+    result.status = "complete"
+    write_report(result)
+    result.save()
+
+
+@contextlib.contextmanager
+def kept_to_the_end(result: InFolder, is_reported: Callable[[], bool]) -> Iterator[None]:
+    """What ends this work, and what was found before, is in the folder; the report if there is something to show.
+
+    The error goes on to the caller.
+    """
+    try:
+        yield
+    except BaseException as error:
+        result.status, result.problem = how_it_ended(error)
+        # A full disk must not hide it.
+        with contextlib.suppress(Exception):
+            result.save()
+            if is_reported():
+                write_report(result)
+        raise
 
 
 def _durations(rows: Sequence[Mapping[str, Any]]) -> list[list[str]]:

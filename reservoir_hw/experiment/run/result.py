@@ -144,10 +144,9 @@ class InFolder(ABC):
         """Since it was begun."""
         return time.monotonic() - self.began
 
-    def warn(self, warning: str) -> None:
-        """Add a warning, once."""
-        if warning not in self.warnings:
-            self.warnings.append(warning)
+    def warn(self, *warnings: str) -> None:
+        """Add warnings, each once."""
+        self.warnings += [warning for warning in dict.fromkeys(warnings) if warning not in self.warnings]
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.title!r}: {self.status}, in {self.folder}>"

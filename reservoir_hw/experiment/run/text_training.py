@@ -60,13 +60,11 @@ def cost(config: ExperimentConfig, model: TokenModelConfig, task: Tokens, lesson
         tokens = driven * context + seen * per_window
         kept = None if nodes is None else (windows + validation) * per_window * nodes * 4
     else:
-        evaluations = math.ceil(steps / (gradient.evaluation_steps or steps))
-        driven = seen + evaluations * validation + test
+        driven = seen + math.ceil(steps / (gradient.evaluation_steps or steps)) * validation + test
         tokens, kept = (seen + test) * context, 0
     sample = config.run.generate
     written = 0 if sample is None else len(prompt_of(sample, task)) + sample.tokens
-    device_steps = (driven * context + written) * model.layers_of_reservoirs
-    return Cost(device_steps, tokens, kept, training_steps=steps)
+    return Cost((driven * context + written) * model.layers_of_reservoirs, tokens, kept, training_steps=steps)
 
 
 def _check_shards(gradient: GradientConfig, model: TokenModelConfig, task: Tokens, nodes: int | None) -> None:
@@ -253,7 +251,7 @@ def train_on_harvested_states(
             "(training.gradient.keep_states keeps them)"
         )
     held_out = held_out_of(task, options)
-    driving = _Driving(run.add)
+    driving = _Driving(run.counter.add)
     with layer.reservoir.observed_by(driving):
         validation = None if held_out is None else harvested(held_out, "validation", 1)
         if gradient.keep_states and run.processes.count > 1:
@@ -331,7 +329,7 @@ def told(run: PointRun, note: Callable[[], None]) -> Callable[[Progress], None]:
     def say(now: Progress) -> None:
         nonlocal seen
         run.say(now.standing)
-        run.add(now.row.tokens - seen)
+        run.counter.add(now.row.tokens - seen)
         seen = now.row.tokens
         note()
 
@@ -371,7 +369,7 @@ def evaluated(model: TokenModel, corpus: Corpus, options: TrainingOptions, run: 
             counted = targets >= 0
             part = scored(model, features[counted], targets[counted])
             loss, hits, count = loss + part[0], hits + part[1], count + int(counted.sum())
-            run.add(read.numel() * processes.count)
+            run.counter.add(read.numel() * processes.count)
     loss, hits, count = map(sum, zip(*processes.gathered([loss, hits, count]), strict=True))
     return loss / count, hits / count
 
@@ -425,5 +423,4 @@ def sample_of(model: TokenModel, sample: SampleConfig, task: Tokens) -> tuple[st
         written = list(model.generate(prompt, sample.tokens, **choices))
     took = {"tokens": sample.tokens, "seconds": time.perf_counter() - begun, "driving_seconds": driving.seconds}
     overlap = {f"overlap/{n}": ngram_overlap(np.array(written), joined(task.tokens_test), n) for n in sample.overlap}
-    text = f"⟦{task.tokenizer.decode(prompt)}⟧{task.tokenizer.decode(written)}"
-    return text, overlap, took
+    return f"⟦{task.tokenizer.decode(prompt)}⟧{task.tokenizer.decode(written)}", overlap, took

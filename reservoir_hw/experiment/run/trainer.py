@@ -1,4 +1,7 @@
-"""What an experiment asks of a way to train a readout, and what it gives it: a point at work, with its files."""
+"""What an experiment asks of a way to train a readout, and what it gives it: a point at work, with its files.
+
+And what a point takes: steps, states, and the memory of the device that computes it.
+"""
 
 from __future__ import annotations
 
@@ -99,42 +102,19 @@ def fitting_steps(need: DriveMemory, batch: int, most: int, free: int, columns: 
     return min(most, steps)
 
 
-@dataclass(frozen=True)
 class RowFiles:
     """Where the files of a row lie in the run folder, and the recording of its drives, if there is one."""
 
-    folder: Path
-    number: int | str
-    record: str | None = None
-
-    @property
-    def _stem(self) -> str:
-        return f"{self.number:03d}" if isinstance(self.number, int) else self.number
-
-    @property
-    def training(self) -> Path:
+    def __init__(self, folder: Path, number: int | str, record: str | None = None) -> None:
+        stem = f"{number:03d}" if isinstance(number, int) else number
+        self.folder, self.record = folder, record
+        self.training = folder / "training" / stem
         """The folder of the training."""
-        return self.folder / "training" / self._stem
-
-    @property
-    def weights(self) -> str:
-        """The file of the weights, in the run folder."""
-        return f"readout/{self._stem}.safetensors"
-
-    @property
-    def outputs(self) -> str:
-        """The file of the outputs for the test, in the run folder."""
-        return f"outputs/{self._stem}.npy"
-
-    @property
-    def tokenizer(self) -> str:
-        """The file of the tokenizer, in the run folder."""
-        return f"readout/{self._stem}.tokenizer.json"
-
-    @property
-    def sample(self) -> str:
-        """The file of a text that the model wrote, in the run folder."""
-        return f"samples/{self._stem}.txt"
+        self.weights = f"readout/{stem}.safetensors"
+        """In the run folder, as those that follow: outputs for the test, a tokenizer, a text that the model wrote."""
+        self.outputs = f"outputs/{stem}.npy"
+        self.tokenizer = f"readout/{stem}.tokenizer.json"
+        self.sample = f"samples/{stem}.txt"
 
     def path_of(self, file: str) -> Path:
         """Where a file of the row is written; its folder is made."""
@@ -177,15 +157,10 @@ class PointRun:
         place = f" [{self.point.place}]" if self.point.place else ""
         self.counter.say(f"{self.point.name}{place}: {what}")
 
-    def add(self, steps: int) -> None:
-        """So many steps were done."""
-        self.counter.add(steps)
-
     def warn(self, warnings: Iterable[str]) -> None:
         """What casts doubt on the row of this point, and of those that share its drive."""
         more = f" and {len(self.others)} more on its drive" if self.others else ""
-        for warning in warnings:
-            self.result.warn(f"{self.label}{more}: {warning}")
+        self.result.warn(*(f"{self.label}{more}: {warning}" for warning in warnings))
 
     def keep(
         self,
@@ -209,8 +184,10 @@ class PointRun:
             self.result.sources[len(self.result.rows)] = Source(self.point, self.task, outputs)
         else:
             facts["baseline"] = True
-        if units := _units(self.point, record.get("reservoir", {})):
-            facts["units"] = units
+        knobs = record.get("reservoir", {}).get("spec", {}).get("knobs", {})
+        units = {f"reservoir.knobs.{name}": knob["unit"] for name, knob in knobs.items() if knob["unit"]}
+        if shown := {key: units[key] for key in self.point.values if key in units}:
+            facts["units"] = shown
         if self.task.facts:
             record["task"] = dict(self.task.facts)
         if self.task.series is not None:
@@ -249,17 +226,11 @@ class PointRun:
         return {"label": self.label, "point": dict(self.point.values)}
 
 
-def _units(point: Point, device: Mapping[str, Any]) -> dict[str, str]:
-    """The units of the knobs that vary, by key, as the device declares them."""
-    knobs = device.get("spec", {}).get("knobs", {})
-    units = {f"reservoir.knobs.{name}": knob["unit"] for name, knob in knobs.items()}
-    return {key: units[key] for key in point.values if units.get(key)}
-
-
 def device_records(devices: Sequence[Reservoir]) -> dict[str, Any]:
     """What the provenance of a row says about its devices; `reservoir` is that of the first layer."""
     found = [device.provenance() for device in devices]
-    return {**({"reservoir": found[0]} if found else {}), **({"further_reservoirs": found[1:]} if found[1:] else {})}
+    records = {"reservoir": found[0] if found else None, "further_reservoirs": found[1:]}
+    return {name: record for name, record in records.items() if record}
 
 
 @dataclass(frozen=True)
@@ -295,7 +266,6 @@ class Trainer(ABC):
 
     def drive_of(self, point: Point, task: Task) -> str | None:
         """Points for which this is the same text are trained on one drive; None: on a drive of its own."""
-        del point, task
         return None
 
     @abstractmethod

@@ -1,27 +1,22 @@
-"""Driving a reservoir through a plan, and what its states are for: learning and testing, in bounded memory."""
+"""Driving a reservoir: through a plan, by its readout in a closed loop, and while a recorder looks on."""
 
 from __future__ import annotations
 
 import contextlib
 import math
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, TypeAlias, TypeGuard
+from typing import Any, TypeAlias
 
 import numpy as np
 
-from reservoir_hw.core.arrays import as_numpy, in_precision, to_tensor
+from reservoir_hw.core.arrays import in_precision, to_tensor
 from reservoir_hw.core.errors import ConfigurationError, InputRangeError, NotSupported, ShapeError
 from reservoir_hw.core.reservoir import Reservoir
 from reservoir_hw.core.store import Dataset, Region, StateStore
 from reservoir_hw.experiment.states.plan import Burst, DriveChunk
-from reservoir_hw.readout import Chunk
 from reservoir_hw.readout.configuration import Readout
-from reservoir_hw.readout.linear.online import OnlineReadout
-from reservoir_hw.readout.own.gathered import GatheredReadout
-from reservoir_hw.tasks.task import Split, Task
 
 OnSteps: TypeAlias = Callable[[int], None]
 
@@ -105,116 +100,6 @@ def takes_chunks(reservoir: Reservoir) -> bool:
     except NotSupported:
         return False
     return True
-
-
-def learn(readout: Readout, task: Task, chunk: DriveChunk, states: Any) -> None:
-    """Hand the states of a training chunk to the readout, with the targets that belong to them."""
-    for piece, _ in _pieces(readout, task.train, chunk, taken_by(readout, states)):
-        readout.partial_fit(piece.states, piece.targets, piece.inputs, new_sequence=piece.new_sequence)
-
-
-def predict_into(readout: Readout, chunk: DriveChunk, states: Any, outputs: np.ndarray) -> None:
-    """Put the readout's answers to a test chunk where they belong in `outputs` (batch, time, outputs)."""
-    if chunk.place is not None:
-        given = taken_by(readout, states)
-        answers = readout.predict(given, chunk.inputs if readout.input_connection else None)
-        outputs[chunk.place.rows, chunk.place.start : chunk.place.stop] = as_numpy(answers)
-
-
-def predict_then_update_into(
-    readout: OnlineReadout,
-    task: Task,
-    chunk: DriveChunk,
-    states: Any,
-    outputs: np.ndarray,
-    *,
-    continues: bool = False,
-) -> None:
-    """As `predict_into`, but the readout learns the target of each step as soon as it has answered.
-
-    `continues`: the test goes on with the sequences of the training, so that no washout begins with it.
-    """
-    given = taken_by(readout, states)
-    for piece, (rows, times) in _pieces(readout, task.test, chunk, given):
-        answers = readout.predict_then_update(
-            piece.states, piece.targets, piece.inputs, new_sequence=piece.new_sequence and not continues
-        )
-        outputs[rows, times] = as_numpy(answers)
-
-
-def taken_by(readout: Readout, states: Any) -> Any:
-    """The states as the readout takes them: where they are, or as a numpy array."""
-    return states if getattr(readout, "takes_tensors", False) else as_numpy(states)
-
-
-def gathers(readout: Readout) -> TypeGuard[GatheredReadout]:
-    """Whether the readout learns when it has the states of all sequences, each of them whole."""
-    return getattr(readout, "gathers", False)
-
-
-def in_whole(split: Split, chunks: Iterable[tuple[DriveChunk, Any]]) -> Iterator[tuple[DriveChunk, np.ndarray]]:
-    """The chunks of each sequence as one, with its states, without the padding behind its end."""
-    groups: dict[tuple[int, int], list[tuple[DriveChunk, np.ndarray]]] = {}
-    for chunk, states in chunks:
-        if chunk.place is not None:
-            groups.setdefault((chunk.place.rows.start, chunk.place.rows.stop), []).append((chunk, as_numpy(states)))
-    for (first, stop), parts in groups.items():
-        inputs = np.concatenate([chunk.inputs for chunk, _ in parts], axis=1)
-        states = np.concatenate([found for _, found in parts], axis=1)
-        lengths = split.ends[first:stop] + 1
-        alike = [slice(0, len(lengths))] if len(set(lengths)) == 1 else [slice(i, i + 1) for i in range(len(lengths))]
-        for rows in alike:
-            steps = int(lengths[rows][0])
-            place = Region(slice(first + rows.start, first + rows.stop), 0, steps)
-            yield replace(parts[0][0], inputs=inputs[rows, :steps], place=place), states[rows, :steps]
-
-
-def _pieces(readout: Readout, split: Split, chunk: DriveChunk, states: Any) -> Iterator[tuple[Chunk, tuple[Any, Any]]]:
-    """What of a chunk can be learned from, without padding, and where in the split it lies (sequences, steps).
-
-    Steps that do not count are left out behind the washout, which counts all. Who gathers whole sequences gets all
-    steps, with NaN for the targets of those that do not count, or are not the end where that alone does.
-    """
-    place, inputs, whole = chunk.place, readout.input_connection, gathers(readout)
-    if place is None:
-        return
-    if split.at_end and not whole:
-        yield from _ends(split, chunk, states, place, inputs=inputs)
-        return
-    given = chunk.inputs if inputs else None
-    if split.in_one_piece and not split.at_end:
-        times = slice(place.start, place.stop)
-        yield Chunk(states, split.targets[place.rows, times], given, new_sequence=place.start == 0), (place.rows, times)
-        return
-    washout = getattr(readout, "washout", 0)
-    for row, number in enumerate(range(place.rows.start, place.rows.stop)):
-        stop = min(place.stop, int(split.ends[number]) + 1)
-        here = np.arange(place.start, max(place.start, stop))
-        counts = here == split.ends[number] if split.at_end else split.counted_at(number, here)
-        targets = split.targets[number : number + 1, here]
-        taken: Any = slice(0, len(here))
-        if whole:
-            targets = np.where(counts[:, None], targets, np.nan)
-        elif not counts.all():
-            taken = np.flatnonzero(counts | (here < washout))
-            here, targets = here[taken], np.nan_to_num(targets[:, taken])
-        one = slice(row, row + 1)
-        piece = Chunk(
-            states[one, taken], targets, None if given is None else given[one, taken], new_sequence=place.start == 0
-        )
-        yield piece, (slice(number, number + 1), here)
-
-
-def _ends(
-    split: Split, chunk: DriveChunk, states: Any, place: Region, *, inputs: bool
-) -> Iterator[tuple[Chunk, tuple[np.ndarray, np.ndarray]]]:
-    """The last steps of the sequences that end in this chunk, as sequences of one step."""
-    ends = split.ends[place.rows]
-    (rows,) = np.nonzero((place.start <= ends) & (ends < place.stop))
-    if len(rows):
-        at = (rows[:, None], (ends[rows] - place.start)[:, None])
-        there = (place.rows.start + at[0], ends[rows][:, None])
-        yield Chunk(states[at], split.targets[there], chunk.inputs[at] if inputs else None, True), there
 
 
 # ---- Closed loops: a reservoir whose readout's answers are its next inputs.
@@ -420,14 +305,13 @@ class Recorder:
     def _begin(self, sequences: int) -> Dataset:
         spec = self._reservoir.spec
         row = (spec.inputs + spec.nodes) * np.dtype(spec.dtype).itemsize
-        group = min(sequences, max(1, _CHUNK_BYTES // row))
         self._dataset = self.store.add(
             f"{self._number:03d}",
             sequences=sequences,
             inputs=spec.inputs,
             nodes=spec.nodes,
             chunk_steps=min(self._chunk_steps, max(1, _CHUNK_BYTES // (row * sequences))),
-            group=group,
+            group=min(sequences, max(1, _CHUNK_BYTES // row)),
             dtype=spec.dtype,
             facts={"from_rest": self._from_rest},
         )

@@ -4,23 +4,18 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import importlib.util
 import logging
 import os
 import platform
-import re
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
 
 from reservoir_hw.core import provenance
-from reservoir_hw.core.configuration import Config, decisive
 from reservoir_hw.core.errors import ConfigurationError
-from reservoir_hw.core.functions import look_in_current_folder
 from reservoir_hw.core.knobs import about_monitors
 from reservoir_hw.core.locks import owned
 from reservoir_hw.core.provenance import plain
@@ -28,7 +23,8 @@ from reservoir_hw.core.reservoir import Reservoir
 from reservoir_hw.core.reservoir_config import ReservoirConfig
 from reservoir_hw.core.spec import ReservoirSpec
 from reservoir_hw.core.store import Region, StateStore, is_damage, plain_path
-from reservoir_hw.experiment.configuration.experiment import Point, TrainingConfig
+from reservoir_hw.experiment.configuration.experiment import Point
+from reservoir_hw.experiment.configuration.identity import contents, deciding_states
 from reservoir_hw.experiment.states.drive import OnSteps, mean_of, states_of, takes_chunks
 from reservoir_hw.experiment.states.pace import begin
 from reservoir_hw.experiment.states.plan import Burst, DriveChunk, SplitName, kept, plan_of
@@ -42,7 +38,6 @@ from reservoir_hw.experiment.states.resuming import (
     what_is_safe,
 )
 from reservoir_hw.experiment.states.watch import StateWatch, counted
-from reservoir_hw.tasks.datasets import found_file
 from reservoir_hw.tasks.task import Task
 
 log = logging.getLogger(__name__)
@@ -51,7 +46,9 @@ log = logging.getLogger(__name__)
 def store_path(point: Point, task: Task) -> str:
     """Where the states of this point lie: in `run.states`, under the hash of all that decides about them."""
     config = point.config
-    decides = _decisive(config.task, config.reservoir.for_inputs(task.channels), config.training, task.inputs_digest)
+    decides = deciding_states(
+        config.task, config.reservoir.for_inputs(task.channels), config.training, task.inputs_digest
+    )
     path = f"{config.run.states}/{config.reservoir.kind}-{provenance.configuration_hash(decides)[:12]}"
     return f"{path}-draw{point.draw}" if point.draw else path
 
@@ -64,13 +61,20 @@ def find_states(point: Point, task: Task) -> StateStore | None:
     path = store_path(point, task)
     if point.config.run.states is None or not StateStore.exists(path):
         return None
-    try:
+    with _restorable(path, lambda: path):
         return _checked(StateStore.open(path), point, task)
+
+
+@contextlib.contextmanager
+def _restorable(store: str, damaged: Callable[[], str]) -> Iterator[None]:
+    """What is found damaged meanwhile is told with what to do, as this is read for a run."""
+    try:
+        yield
     except ConfigurationError as error:
         if not is_damage(error):
             raise
         raise ConfigurationError(
-            f"{error}; restore {path} from a copy, or remove it and harvest again, or set run.states=null"
+            f"{error}; restore {damaged()} from a copy, or remove {store} and harvest again, or set run.states=null"
         ) from error
 
 
@@ -218,8 +222,7 @@ def harvest(
         store.close_segment(segments, complete=done == len(places))
 
     # The snapshot of another device is no use to this one.
-    kept_snapshot = None if done == 0 or seam or changes else store.snapshot()
-    store.commit(done, snapshot=kept_snapshot, segments=segments)
+    store.commit(done, snapshot=None if done == 0 or seam or changes else store.snapshot(), segments=segments)
     datasets, watch = store.datasets, StateWatch(reservoir.spec)
     try:
         if store.segments[:-1]:
@@ -233,8 +236,7 @@ def harvest(
             for chunk, states, timing in timed:
                 if chunk.place is not None:
                     datasets[chunk.dataset].write(chunk.place, chunk.inputs, states, timing=timing)
-                    snapshot = reservoir.snapshot() if reservoir.spec.snapshot else None
-                    store.commit(done + 1, snapshot=snapshot)
+                    store.commit(done + 1, snapshot=reservoir.snapshot() if reservoir.spec.snapshot else None)
                     done += 1
                     watch.look(chunk, states)
                 on_steps(chunk.steps)
@@ -259,16 +261,9 @@ def stored(
     datasets = store.datasets
 
     def read(chunk: DriveChunk) -> np.ndarray:
-        assert chunk.place is not None
-        try:
-            return datasets[chunk.dataset].read_states(chunk.place)
-        except ConfigurationError as error:
-            if not is_damage(error):
-                raise
-            raise ConfigurationError(
-                f"{error}; restore {datasets[chunk.dataset].file_of(chunk.place, 'states')} from a copy, or remove "
-                f"{store.path} and harvest again, or set run.states=null"
-            ) from error
+        place, dataset = cast(Region, chunk.place), datasets[chunk.dataset]
+        with _restorable(store.path, lambda: dataset.file_of(place, "states")):
+            return dataset.read_states(place)
 
     for chunk in kept(bursts[::repetitions]):
         states = read(replace(chunk, repetition=0))
@@ -362,23 +357,12 @@ def _digest(inputs: np.ndarray) -> str:
     return hashlib.sha256(np.ascontiguousarray(inputs).data).hexdigest()
 
 
-def _decisive(task: Config, reservoir: Config, training: TrainingConfig, inputs: str = "") -> dict[str, Any]:
-    """What decides about the states: task, reservoir, how it is driven, and the content of files that are named.
-
-    Where the task has a digest of its `inputs`, that alone: targets have no influence on states.
-    """
-    of_task = {"inputs": inputs} if inputs else decisive(task)
-    sections = {"task": of_task, "reservoir": decisive(reservoir), "training": decisive(training)}
-    return {**sections, "files": dict(contents(sections))}
-
-
 def about_changes(store: StateStore) -> list[str]:
     """A sentence for each change of the device that was accepted while the states were harvested."""
-    seams = (segment["seam"] for segment in store.segments)
     return [
         f"{store.path} holds states from before and after a change of the device: {in_words(seam['changes'])} "
         f"(accepted: {seam['reason']})"
-        for seam in seams
+        for seam in (segment["seam"] for segment in store.segments)
         if seam and "changes" in seam
     ]
 
@@ -403,29 +387,3 @@ def _named(configuration: Any) -> Iterator[str]:
     elif isinstance(configuration, list):
         for value in configuration:
             yield from _named(value)
-
-
-def contents(value: Any) -> Iterator[tuple[str, str]]:
-    """Every text that names a file, a store or a function (module:name), with a digest of its present content."""
-    if isinstance(value, dict | list):
-        for item in value.values() if isinstance(value, dict) else value:
-            yield from contents(item)
-    elif isinstance(value, str):
-        for path in _files_of(value):
-            yield value, hashlib.sha256(path.read_bytes()).hexdigest()
-
-
-def _files_of(text: str) -> Iterator[Path]:
-    # Looking for a module imports the packages around it, which may raise anything; opening the device will say so.
-    with contextlib.suppress(Exception):
-        if re.fullmatch(r"[\w.]+:[\w.]+", text):
-            # As `kind: python` finds it: the key must be the same before and after the device was opened.
-            look_in_current_folder()
-            found = importlib.util.find_spec(text.partition(":")[0])
-            if found is not None and found.origin is not None and Path(found.origin).is_file():
-                yield Path(found.origin)
-        elif (Path(text) / "zarr.json").is_file():
-            # A store: its attributes name what it came from, and when.
-            yield Path(text) / "zarr.json"
-        else:
-            yield found_file(text, "")

@@ -1,4 +1,4 @@
-"""How many steps of a slow device make a chunk: states are safe, and progress moves, about every ten seconds."""
+"""Steps of a device: how many make a chunk, so that it takes about ten seconds, and how many a plan takes."""
 
 from __future__ import annotations
 
@@ -61,8 +61,7 @@ def begin(reservoir: Reservoir, bursts: Sequence[Burst], most: int) -> tuple[int
         if taken >= _ENOUGH_S or not left:
             break
         steps = min(left, 4 * steps, max(steps + 1, int(2 * steps * _ENOUGH_S / taken)))
-    pace = begun[-1].shape[1] / taken
-    return max(done, min(most, int(CHUNK_S * pace))), np.concatenate(begun, axis=1)
+    return max(done, min(most, int(CHUNK_S * begun[-1].shape[1] / taken))), np.concatenate(begun, axis=1)
 
 
 def about_progress(reservoir: Reservoir, bursts: Sequence[Burst]) -> str:
@@ -83,7 +82,8 @@ def about_progress(reservoir: Reservoir, bursts: Sequence[Burst]) -> str:
 class Driven:
     """What decides how many steps a device is driven: how it is brought to rest, and what it repeats.
 
-    `memory_steps` are those that each further call begins with; `played` says how many steps one run of so many takes.
+    `memory_steps` are those that each further call of a replayed one begins with; `played` says how many steps one run
+    of so many takes.
     """
 
     reset: ResetPolicy
@@ -104,7 +104,7 @@ class Driven:
         """A call that goes on from others. That of a replayed device begins with a reset."""
         if self.continuity == "replayed":
             return self.from_rest(self.memory_steps + steps)
-        return self.played(self.memory_steps + steps)
+        return self.played(steps)
 
     def bursts(self, bursts: Sequence[Burst]) -> int:
         """All chunks of a plan."""
@@ -135,14 +135,13 @@ def driven_by(config: ReservoirConfig, declared: ReservoirSpec | None = None) ->
     continuity = config.declared_continuity if declared is None else declared.continuity
     memory = getattr(config if declared is None else declared, "memory_steps", 0)
     reset = getattr(config, "reset", None) or ResetByCommand()
-    return Driven(reset, memory if continuity == "replayed" else 0, continuity, config.played_steps)
+    return Driven(reset, memory, continuity, config.played_steps)
 
 
 def driven_on(reservoir: Reservoir) -> Driven:
     """That of an open device."""
     spec = reservoir.spec
-    memory = spec.memory_steps if spec.continuity == "replayed" else 0
-    return Driven(reservoir.reset_policy, memory, spec.continuity, reservoir.played_steps)
+    return Driven(reservoir.reset_policy, spec.memory_steps, spec.continuity, reservoir.played_steps)
 
 
 def steps_of_opening(config: ReservoirConfig) -> int:
@@ -155,8 +154,7 @@ def steps_driven(point: Point, task: Task, declared: ReservoirSpec | None = None
 
     `declared` is what the device said when it was opened.
     """
-    config = point.config.reservoir
-    driven = driven_by(config, declared)
+    driven = driven_by(point.config.reservoir, declared)
     total = driven.bursts(planned(point, task, declared))
     return total + driven.forecasts(task) if forecasts else total
 

@@ -50,10 +50,6 @@ class Burst:
         """Sequences side by side."""
         return self.chunks[0].inputs.shape[0]
 
-    def repeated(self, number: int) -> Burst:
-        """The same once more, as another repetition."""
-        return Burst(tuple(replace(chunk, repetition=number) for chunk in self.chunks))
-
 
 def plan(
     task: Task,
@@ -72,15 +68,13 @@ def plan(
     Sequences of different lengths are driven to the end of the longest of their group: whole, or alone and in chunks.
     The repetitions of a burst follow each other.
     """
-    if goes_on(task, training):
-        if task.train.inputs.shape[0] != task.test.inputs.shape[0]:
-            raise ConfigurationError(
-                f"training.continuous: the test continues the training, but there are {task.train.inputs.shape[0]} "
-                f"sequences to train with and {task.test.inputs.shape[0]} to test"
-            )
-        parts: list[tuple[SplitName, ...]] = [tuple(splits)]
-    else:
-        parts = [(split,) for split in splits]
+    together = goes_on(task, training)
+    if together and len(task.train.inputs) != len(task.test.inputs):
+        raise ConfigurationError(
+            f"training.continuous: the test continues the training, but there are {len(task.train.inputs)} sequences "
+            f"to train with and {len(task.test.inputs)} to test"
+        )
+    parts: list[tuple[SplitName, ...]] = [tuple(splits)] if together else [(split,) for split in splits]
     bursts: list[Burst] = []
     for names in parts:
         split = task.train if names[0] == "train" else task.test
@@ -99,7 +93,11 @@ def plan(
                 chunks += [guard] * (row > 0 and training.guard_steps > 0)
                 chunks += _chunks(task, training, names, slice(row, row + 1), chunk_steps)
             bursts.append(Burst(tuple(chunks)))
-    return [burst.repeated(number) for burst in bursts for number in range(training.repetitions)]
+    return [
+        Burst(tuple(replace(chunk, repetition=number) for chunk in burst.chunks))
+        for burst in bursts
+        for number in range(training.repetitions)
+    ]
 
 
 def kept(bursts: Sequence[Burst]) -> list[DriveChunk]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
 from typing import TYPE_CHECKING
@@ -17,15 +17,14 @@ Progress = Callable[[str, int, int], None]
 """Called with (what is being done, steps done, steps in all)."""
 
 
-def following(reservoirs: Sequence[Reservoir], add: Callable[[int], None]) -> Callable[[int], None]:
-    """Adds what the devices have counted since the last call, from their opening on, whatever it is called with."""
+def following(reservoir: Reservoir, add: Callable[[int], None]) -> Callable[[int], None]:
+    """Adds what the device has counted since the last call, from its opening on, whatever it is called with."""
     seen = 0
 
     def look(_steps: int = 0) -> None:
         nonlocal seen
-        counted = sum(reservoir.counters.steps for reservoir in reservoirs)
-        add(counted - seen)
-        seen = counted
+        add(reservoir.counters.steps - seen)
+        seen = reservoir.counters.steps
 
     look()
     return look

@@ -182,11 +182,29 @@ class StateWatch:
 
     def look(self, chunk: DriveChunk, states: Any) -> None:
         """Look at the states (batch, time, nodes) of a chunk."""
-        if chunk.place is not None and 0 not in states.shape:
-            self._look(states)
-            # A test may have other inputs.
-            if self._steadiness is not None and chunk.split == "train":
-                self._steadiness.look(chunk.inputs, states)
+        if chunk.place is None or 0 in states.shape:
+            return
+        # A test may have other inputs.
+        if self._steadiness is not None and chunk.split == "train":
+            self._steadiness.look(chunk.inputs, states)
+        lowest, highest = arrays.node_limits(states)
+        if self._spec.state_range is not None:
+            low, high = self._spec.state_range
+            self._at_lowest += _times(states <= low)
+            self._at_highest += _times(states >= high)
+            some, close = states[:, ::_EVERY], _CLOSE * (high - low)
+            self._close += int(_times((some <= low + close) | (some >= high - close)).sum())
+            self._looked_at += int(np.prod(some.shape))
+        elif not self._spec.identity.simulated:
+            for count, extreme, known, beyond in (
+                (self._at_lowest, lowest, self._lowest, lowest < self._lowest),
+                (self._at_highest, highest, self._highest, highest > self._highest),
+            ):
+                count[beyond] = 0
+                there = np.where(beyond, extreme, known)
+                count += _times(states == arrays.like(there, states))
+        self._lowest, self._highest = np.minimum(self._lowest, lowest), np.maximum(self._highest, highest)
+        self._samples += states.shape[0] * states.shape[1]
 
     def warnings(self) -> list[str]:
         """One for nodes that never moved, one for nodes that are railed, and one for a device that drifts."""
@@ -213,26 +231,6 @@ class StateWatch:
                 "answer to an input any more: scale the inputs (task.scale, input_scaling of the reservoir)"
             )
         return found if self._steadiness is None else found + self._steadiness.warnings()
-
-    def _look(self, states: Any) -> None:
-        lowest, highest = arrays.node_limits(states)
-        if self._spec.state_range is not None:
-            low, high = self._spec.state_range
-            self._at_lowest += _times(states <= low)
-            self._at_highest += _times(states >= high)
-            some, close = states[:, ::_EVERY], _CLOSE * (high - low)
-            self._close += int(_times((some <= low + close) | (some >= high - close)).sum())
-            self._looked_at += int(np.prod(some.shape))
-        elif not self._spec.identity.simulated:
-            for count, extreme, known, beyond in (
-                (self._at_lowest, lowest, self._lowest, lowest < self._lowest),
-                (self._at_highest, highest, self._highest, highest > self._highest),
-            ):
-                count[beyond] = 0
-                there = np.where(beyond, extreme, known)
-                count += _times(states == arrays.like(there, states))
-        self._lowest, self._highest = np.minimum(self._lowest, lowest), np.maximum(self._highest, highest)
-        self._samples += states.shape[0] * states.shape[1]
 
 
 def counted(records: Iterable[Mapping[str, Any]]) -> Counters:

@@ -13,7 +13,7 @@ import numpy as np
 
 from reservoir_hw.core.axes import Dimension
 from reservoir_hw.core.figure_style import one_panel, panels, whole_numbers
-from reservoir_hw.experiment.configuration.gradient import choice_names
+from reservoir_hw.experiment.configuration.sweep import choice_names
 from reservoir_hw.experiment.run.result import InFolder
 from reservoir_hw.tasks.task import Table
 
@@ -80,10 +80,8 @@ def _history(result: SweepResult) -> Figure:
         axes.scatter(*_points(pruned), color=_QUIET, marker="x", s=20, label="pruned")
     failed = [trial.number for trial in result.trials if trial.status == "failed"]
     if failed:
-        at_the_bottom = axes.get_xaxis_transform()
-        axes.scatter(
-            failed, np.zeros(len(failed)), color=_BEST, marker="x", s=20, label="failed", transform=at_the_bottom
-        )
+        look: dict[str, Any] = {"color": _BEST, "marker": "x", "s": 20, "label": "failed"}
+        axes.scatter(failed, np.zeros(len(failed)), transform=axes.get_xaxis_transform(), **look)
     best = np.minimum.accumulate(found) if result.direction == "minimize" else np.maximum.accumulate(found)
     end = max(trial.number for trial in result.trials)
     axes.step([*numbers, end], [*best, best[-1]], where="post", color=_BEST, linewidth=1.5, label="best so far")
@@ -101,8 +99,7 @@ def _values(result: SweepResult) -> Figure:
     names = short_names(result.space)
     columns = min(_COLUMNS, len(names))
     rows = math.ceil(len(names) / columns)
-    size = (3.3 * columns + 0.6, 2.8 * rows + 0.5)
-    figure, grid = panels(*size, rows, columns, squeeze=False, sharey=True)
+    figure, grid = panels(3.3 * columns + 0.6, 2.8 * rows + 0.5, rows, columns, squeeze=False, sharey=True)
     trials = result.complete
     _, found = _points(trials)
     shades = np.linspace(0.75, 0.15, len(trials))
@@ -168,8 +165,7 @@ def _objective_axis(axes: Axes, result: SweepResult, *, named: bool = True) -> N
     limit = min(worst, middle + 4 * (middle - best)) if middle > best else worst
     positive = result.direction == "minimize" and best > 0
     if positive and _LOGARITHMIC * best < worst:
-        axes.set_yscale("log")
-        axes.set_ylim(_wider((best, worst), logarithmic=True))
+        axes.set(yscale="log", ylim=_wider((best, worst), logarithmic=True))
     else:
         low, high = _wider((best, limit), logarithmic=False)
         axes.set_ylim((low, high) if result.direction == "minimize" else (-high, -low))
@@ -271,7 +267,7 @@ class SweepResult(InFolder):
                 str(trial.number),
                 _number(trial.objective),
                 *(self._text(trial, key) for key in names),
-                _time(trial.seconds),
+                "" if trial.seconds is None else f"{trial.seconds:.1f} s",
             ]
             for trial in ranking
         ]
@@ -307,7 +303,3 @@ def _number(value: float | None) -> str:
     if value is None:
         return ""
     return str(value) if isinstance(value, int) else f"{value:.4g}"
-
-
-def _time(seconds: float | None) -> str:
-    return "" if seconds is None else f"{seconds:.1f} s"

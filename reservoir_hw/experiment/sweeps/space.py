@@ -10,11 +10,9 @@ import numpy as np
 from reservoir_hw.core.axes import Dimension
 from reservoir_hw.core.configuration import Document, Location
 from reservoir_hw.core.errors import ConfigurationError
-from reservoir_hw.core.provenance import first_change, plain
 from reservoir_hw.experiment.configuration.document import varied_keys
 from reservoir_hw.experiment.configuration.experiment import parse_experiment
-from reservoir_hw.experiment.configuration.gradient import SweepConfig
-from reservoir_hw.experiment.states.harvest import contents
+from reservoir_hw.experiment.configuration.sweep import SweepConfig
 
 _OTHER_VALUES = 20
 
@@ -26,10 +24,8 @@ def search_space(document: Document, config: SweepConfig) -> dict[str, Dimension
     some values of the other keys. Raises `ConfigurationError` for an unknown key, for one that `vary` has too, and for
     a value that no experiment could have.
     """
-    of_reservoir = {
-        f"reservoir.{key}": dimension for key, dimension in parse_experiment(document).reservoir.search.items()
-    }
-    searched = {**of_reservoir, **config.search}
+    own = parse_experiment(document).reservoir.search
+    searched = {**{f"reservoir.{key}": dimension for key, dimension in own.items()}, **config.search}
     if not searched:
         raise ConfigurationError(
             f"{document.origin(('sweep',))}: nothing is searched: `sweep.search` and `reservoir.search` are empty"
@@ -52,8 +48,7 @@ def search_space(document: Document, config: SweepConfig) -> dict[str, Dimension
 
 def example_trial(document: Document, space: Mapping[str, Dimension]) -> Document:
     """The experiment with some values of all keys that are searched, of those that go together."""
-    fitting = (values for values in _drawn(space) if _problem(document, values) is None)
-    return with_values(document, next(fitting, {}))
+    return with_values(document, next((values for values in _drawn(space) if _problem(document, values) is None), {}))
 
 
 def _drawn(space: Mapping[str, Dimension]) -> list[dict[str, Any]]:
@@ -93,48 +88,3 @@ def _problem(document: Document, values: Mapping[str, Any]) -> ConfigurationErro
     except ConfigurationError as error:
         return error
     return None
-
-
-# ---- What must be the same for trials to be compared.
-
-
-# What neither decides about a trial's result nor about what it is compared with.
-_INDIFFERENT = {"title", "run", "baselines", "sweep"}
-
-
-def identity_of(resolved: Mapping[str, Any], config: SweepConfig, space: Mapping[str, Dimension]) -> dict[str, Any]:
-    """Everything in a resolved configuration that decides about trials, and the content of the files that it names."""
-    decisive = {key: value for key, value in plain(resolved).items() if key not in _INDIFFERENT}
-    decisive["reservoir"].pop("search", None)
-    for key in space:
-        _forget(decisive, key)
-    decisive["sweep"] = {
-        "metric": config.metric,
-        "direction": config.direction,
-        "search": {key: dimension.model_dump(mode="json") for key, dimension in space.items()},
-    }
-    return {**decisive, "files": dict(contents(decisive))}
-
-
-def check_identity(known: dict[str, Any], identity: dict[str, Any], document: Document, study: str) -> None:
-    """Raise `ConfigurationError` that names the first thing in which the experiment is not that of the study."""
-    change = first_change(known, plain(identity))
-    if change is None:
-        return
-    place = change.place
-    advice = "change it back, or begin another study with --name"
-    if place[0] == "files":
-        raise ConfigurationError(f"the content of {place[1]} has changed since {study} was begun; {advice}")
-    raise ConfigurationError(
-        f"{document.origin(place)}: {change.key} is {change.now!r}, but {study} was begun with {change.before!r}; "
-        f"{advice}"
-    )
-
-
-def _forget(section: Any, dotted: str) -> None:
-    """Remove a key: a base value that every trial replaces decides about nothing."""
-    *path, last = dotted.split(".")
-    for key in path:
-        section = section.get(key) if isinstance(section, dict) else None
-    if isinstance(section, dict):
-        section.pop(last, None)

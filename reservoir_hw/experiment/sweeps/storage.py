@@ -1,4 +1,4 @@
-"""The database of a study, and its errors in one sentence. Needs the `train` extra."""
+"""The database of a study, and the processes that are at work on it. Needs the `train` extra."""
 
 from __future__ import annotations
 

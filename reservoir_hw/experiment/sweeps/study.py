@@ -26,9 +26,9 @@ from reservoir_hw.core.interrupts import HeldInterrupts, stop_if_asked
 from reservoir_hw.core.passwords import without_password
 from reservoir_hw.core.provenance import configuration_hash, plain
 from reservoir_hw.core.seeds import generator
-from reservoir_hw.experiment.configuration.gradient import SweepConfig
+from reservoir_hw.experiment.configuration.identity import check_identity
+from reservoir_hw.experiment.configuration.sweep import SweepConfig
 from reservoir_hw.experiment.sweeps.result import Status, Trial
-from reservoir_hw.experiment.sweeps.space import check_identity
 from reservoir_hw.experiment.sweeps.storage import (
     HEARTBEAT_S,
     LOCKED_S,

@@ -32,6 +32,7 @@ from reservoir_hw.core.files import make_folder
 from reservoir_hw.core.threads import share_cores
 from reservoir_hw.experiment.configuration.document import load_document
 from reservoir_hw.experiment.configuration.experiment import drop_baselines
+from reservoir_hw.experiment.configuration.identity import identity_of
 from reservoir_hw.experiment.run.by_gradients import VALIDATION
 from reservoir_hw.experiment.run.estimate import Estimate
 from reservoir_hw.experiment.run.experiment import Experiment
@@ -40,7 +41,7 @@ from reservoir_hw.experiment.run.report import write_report
 from reservoir_hw.experiment.run.result import how_it_ended, write_yaml
 from reservoir_hw.experiment.states.progress import Progress
 from reservoir_hw.experiment.sweeps.result import SweepResult, Trial, short_names
-from reservoir_hw.experiment.sweeps.space import example_trial, identity_of, search_space, with_values
+from reservoir_hw.experiment.sweeps.space import example_trial, search_space, with_values
 from reservoir_hw.tasks.task import Row, Task
 
 if TYPE_CHECKING:
@@ -210,8 +211,7 @@ class Sweep:
         while True:
             study.give_up_dead()
             result.trials = study.trials()
-            running = sum(trial.running for trial in result.trials)
-            if len(result.rows) + running >= self.config.trials:
+            if len(result.rows) + sum(trial.running for trial in result.trials) >= self.config.trials:
                 return
             share_cores(
                 1 + sum(trial.running and trial.worker.get("host") == platform.node() for trial in result.trials)
@@ -247,7 +247,12 @@ class Sweep:
             if len(rows) < self._points:
                 report(found["metrics"][self.config.metric], len(rows))
 
-        with self._run_folder(number) as (folder, name):
+        with contextlib.ExitStack() as stack:
+            folder, name = self.folder / "trials", f"{number:04d}"
+            if not self.config.keep_runs:
+                temporary = tempfile.TemporaryDirectory(prefix="reservoir_hw-trial-")
+                folder, name = Path(stack.enter_context(temporary)), "trial"
+                stack.enter_context(_unmentioned(folder))
             document = with_values(self._document, values)
             drop_baselines(document)
             document.set("run.folder", str(folder), "the sweep")
@@ -255,8 +260,7 @@ class Sweep:
             # Data of many tasks would fill the memory, and none would be used again.
             shared = None if any(key.startswith("task.") for key in values) else self._tasks
             experiment = Experiment(document, tasks=shared, device=self._device)
-            with contextlib.nullcontext() if self.config.keep_runs else _unmentioned(folder):
-                result = experiment.run(progress, report=False, on_row=on_row)
+            result = experiment.run(progress, report=False, on_row=on_row)
         devices = [known["reservoir"]["identity"] for known in result.provenance["rows"] if "reservoir" in known]
         found["devices"] = [device for at, device in enumerate(devices) if device not in devices[:at]]
         notes += [note for note in result.notes if note not in notes]
@@ -277,8 +281,7 @@ class Sweep:
             names |= dict.fromkeys(self.experiment.metrics_on(task))
         if not self.config.metric:
             scores = {task.score for task in self._tasks.values()}
-            metric = scores.pop() if len(scores) == 1 else ""
-            self.config = self.config.model_copy(update={"metric": metric})
+            self.config = self.config.model_copy(update={"metric": scores.pop() if len(scores) == 1 else ""})
         if self.config.metric not in names:
             raise ConfigurationError(
                 f"{self._document.origin(('sweep', 'metric'))}: sweep.metric: the task has no metric "
@@ -293,15 +296,6 @@ class Sweep:
                     f"{self.config.metric} gets better: set sweep.direction to minimize or maximize"
                 )
             self.config = self.config.model_copy(update={"direction": direction})
-
-    @contextlib.contextmanager
-    def _run_folder(self, number: int) -> Iterator[tuple[Path, str]]:
-        """Where a trial's run folder is made, and its name there."""
-        if self.config.keep_runs:
-            yield self.folder / "trials", f"{number:04d}"
-            return
-        with tempfile.TemporaryDirectory(prefix="reservoir_hw-trial-") as folder:
-            yield Path(folder), "trial"
 
     def _finish(self, study: Study, result: SweepResult) -> None:
         """Write what is known by now of all trials, those of other processes included."""

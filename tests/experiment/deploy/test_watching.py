@@ -18,7 +18,8 @@ from reservoir_hw.core.errors import ConfigurationError, StreamStopped
 from reservoir_hw.core.reservoir import Reservoir
 from reservoir_hw.core.series_format import ChannelFormat, SeriesFormat
 from reservoir_hw.experiment.deploy.infer import run_series, stream_series
-from reservoir_hw.experiment.deploy.watching import STILL, Lines, Watch
+from reservoir_hw.experiment.deploy.pipe import Lines
+from reservoir_hw.experiment.deploy.watching import STILL, Watch
 from reservoir_hw.readout import RidgeReadout
 from reservoir_hw.readout.edge import EdgeRunner
 from reservoir_hw.readout.export import export_model

@@ -15,8 +15,7 @@ from measured_task import known, write_table
 from reservoir_hw import Experiment
 from reservoir_hw.core.errors import ConfigurationError
 from reservoir_hw.experiment.deploy.export import export_run
-from reservoir_hw.experiment.deploy.quantised import Stored
-from reservoir_hw.experiment.deploy.trained import trained_row
+from reservoir_hw.experiment.deploy.trained import Stored, trained_row
 from reservoir_hw.readout.edge import Bundle, EdgeRunner
 from reservoir_hw.readout.edge.verification import spread_of
 

@@ -10,7 +10,7 @@ from reservoir_hw.core.axes import Dimension
 from reservoir_hw.core.configuration import Document
 from reservoir_hw.experiment.configuration.document import baseline_labels, called, key_names
 from reservoir_hw.experiment.configuration.experiment import grid
-from reservoir_hw.experiment.configuration.gradient import choice_names
+from reservoir_hw.experiment.configuration.sweep import choice_names
 from reservoir_hw.experiment.run.result import _plain_table
 from reservoir_hw.tasks.task import Evaluation, Row
 

@@ -246,7 +246,6 @@ def _difference(
             if found is not None and (first is None or start + found[1] < first[1]):
                 first = int(numbers[found[0]]), start + found[1], found[2], found[3]
     pairs = {number: Pair(tape_a.place(number), tape_b.place(other), s) for number, other, s in matched}
-    diverged = None if first is None else Divergence(pairs[first[0]].a, pairs[first[0]].b, *first[1:])
     return Difference(
         a=a.path,
         b=b.path,
@@ -258,7 +257,7 @@ def _difference(
         washout=washout,
         steps=compared,
         **sums.results(),
-        divergence=diverged,
+        divergence=None if first is None else Divergence(pairs[first[0]].a, pairs[first[0]].b, *first[1:]),
     )
 
 

@@ -155,10 +155,14 @@ def import_trace(
         for part in parts:
             part.look(counter.add)
         notes = [note for source in used for note in source.notes]
-        parts = _without_dropped(parts, config, notes)
+        _drop_columns(parts, config, notes)
         scale = _Scale.of(config, parts)
         clock = _clock(parts, config, notes)
-        _check_overlap(parts[0], notes)
+        inputs, states = parts[0].inputs, parts[0].states
+        both = [name for name, n in zip(inputs.names, inputs.numbers, strict=True) if n in states.numbers]
+        if both and inputs.where == states.where:
+            # Sometimes that is meant, and sometimes a forgotten `without`.
+            notes.append(f"the states include the inputs {', '.join(both)}")
         record = {
             **provenance.collect(config.model_dump(mode="json")),
             "files": [{"file": s.path.name, "bytes": s.size, "sha256": s.sha256} for s in used],
@@ -250,8 +254,8 @@ def _broken(columns: Columns, row: int, column: int, what: str) -> str:
     )
 
 
-def _without_dropped(parts: list[_Part], config: MappingConfig, notes: list[str]) -> list[_Part]:
-    """The parts without the columns that are to be dropped, the same ones in all."""
+def _drop_columns(parts: list[_Part], config: MappingConfig, notes: list[str]) -> None:
+    """Leave out the columns of states that are to be dropped, the same ones in all parts."""
     names = parts[0].states.names
     for part in parts[1:]:
         if list(part.states.names) != list(names):
@@ -275,15 +279,6 @@ def _without_dropped(parts: list[_Part], config: MappingConfig, notes: list[str]
         raise ConfigurationError(f"states: all {len(names)} columns were dropped")
     for part in parts:
         part.states = part.states.only(kept)
-    return parts
-
-
-def _check_overlap(part: _Part, notes: list[str]) -> None:
-    """Inputs among the states are sometimes meant, and sometimes a forgotten `without`."""
-    if part.inputs.where == part.states.where:
-        both = [part.inputs.names[i] for i, n in enumerate(part.inputs.numbers) if n in part.states.numbers]
-        if both:
-            notes.append(f"the states include the inputs {', '.join(both)}")
 
 
 @dataclass(frozen=True)

@@ -1,11 +1,9 @@
-"""What is in a trace, and a trace as one file for other programs."""
+"""What is in a trace: in words and tables for people, and as a picture."""
 
 from __future__ import annotations
 
-import csv
 import time
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -15,8 +13,7 @@ from reservoir_hw.backends.simulated.memory import in_units
 from reservoir_hw.core.errors import ConfigurationError, extra
 from reservoir_hw.core.figure_style import colours, new_figure, plain, whole_numbers
 from reservoir_hw.core.spec import ReservoirSpec
-from reservoir_hw.core.store import Coordinate, Dataset, Region, StateStore
-from reservoir_hw.experiment.states.progress import Progress, StepCounter
+from reservoir_hw.core.store import Dataset, Region, StateStore
 from reservoir_hw.tasks.task import Table
 
 if TYPE_CHECKING:
@@ -46,7 +43,7 @@ def describe(store: StateStore) -> dict[str, Any]:
         "committed_chunks": store.committed,
         "hardware": not simulated,
         "spec": spec,
-        "datasets": _described(store, period),
+        "datasets": _about_data_sets(store, period),
         "segments": store.segments,
         "provenance": provenance,
     }
@@ -111,7 +108,7 @@ def _state(about: Mapping[str, Any]) -> str:
     return "complete" if about["ended_early"] is None else f"ended early, by {about['ended_early']}"
 
 
-def _described(store: StateStore, period: float | None) -> dict[str, dict[str, Any]]:
+def _about_data_sets(store: StateStore, period: float | None) -> dict[str, dict[str, Any]]:
     datasets = store.datasets
     times = {name: _times(dataset, store) for name, dataset in datasets.items()}
     known = sum(int(np.isfinite(timing[..., 0]).sum()) for timing, _ in times.values())
@@ -121,7 +118,7 @@ def _described(store: StateStore, period: float | None) -> dict[str, dict[str, A
         times = {
             name: (timing, None if np.isfinite(timing[..., 0]).all() else lost) for name, (timing, _) in times.items()
         }
-    return {name: _describe(dataset, store, period, *times[name]) for name, dataset in datasets.items()}
+    return {name: _about_data_set(dataset, store, period, *times[name]) for name, dataset in datasets.items()}
 
 
 def _times(dataset: Dataset, store: StateStore) -> tuple[np.ndarray, str | None]:
@@ -135,17 +132,16 @@ def _times(dataset: Dataset, store: StateStore) -> tuple[np.ndarray, str | None]
     return timing, f"{store.path}: times of {dataset.name} were damaged ({given_up}), not all are known any more"
 
 
-def _describe(
+def _about_data_set(
     dataset: Dataset, store: StateStore, period: float | None, timing: np.ndarray, damaged: str | None
 ) -> dict[str, Any]:
     starts, durations = np.moveaxis(timing, -1, 0)
     known = np.isfinite(starts)
     steps = dataset.steps
-    written = steps if store.complete else None if damaged else _written(dataset, known)
     return {
         "sequences": dataset.sequences,
         "steps": steps,
-        "written_steps": written,
+        "written_steps": steps if store.complete else None if damaged else _written(dataset, known),
         "chunk": [dataset.group, dataset.chunk_steps],
         "dtype": str(dataset.states.dtype),
         "bytes": dataset.states.nbytes + dataset.inputs.nbytes,
@@ -242,7 +238,9 @@ def plot(
     shown = standard[: len(at)]
     _inputs(grid[0, 0], at, u, spec)
     _components(grid[0, 1], standard[:, alive])
-    _nodes(grid[1, 0], at, shown, _selected(spread), names)
+    # The liveliest node of each of a few equal parts: all regions are seen, no dead node in place of a live one.
+    parts = [part for part in np.array_split(np.arange(spec.nodes), _TRACES) if len(part)]
+    _nodes(grid[1, 0], at, shown, [int(part[spread[part].argmax()]) for part in parts], names)
     _delays(grid[1, 1], memory[alive] if alive.any() else memory)
     _image(grid[2, 0], shown.T, (at[0] - 0.5, at[-1] + 0.5), names, "coolwarm", (-_CUT, _CUT), "standard deviations")
     grid[2, 0].set(xlabel="step", title="All states, each about its mean")
@@ -279,11 +277,6 @@ def _memory(u: np.ndarray, standard: np.ndarray) -> np.ndarray:
         power = (past @ past) * (now**2).sum(axis=0)
         np.divide((past @ now) ** 2, power, out=squared[:, k], where=power > 0)
     return squared
-
-
-def _selected(spread: np.ndarray) -> list[int]:
-    """The liveliest node of each of a few equal parts: all regions are seen, no dead node in place of a live one."""
-    return [int(part[spread[part].argmax()]) for part in np.array_split(np.arange(len(spread)), _TRACES) if len(part)]
 
 
 def _inputs(axes: Axes, at: np.ndarray, u: np.ndarray, spec: ReservoirSpec) -> None:
@@ -364,118 +357,3 @@ def _image(
     axes.set_yticks(ticks, [names[int(tick)] for tick in ticks], fontsize=8)
     assert axes.figure is not None
     axes.figure.colorbar(picture, ax=axes, label=label, pad=0.01)
-
-
-# ---- A store as one file for other programs: NetCDF, or a table of numbers.
-
-
-_ENCODING = "_Encoding"
-"""The attribute by which programs know that bytes are text."""
-
-
-def export_trace(
-    store: StateStore, path: str | Path, *, dataset: str | None = None, progress: Progress | None = None
-) -> Path:
-    """Write inputs and states into a new file; steps that were never written are NaN.
-
-    `.nc` is NetCDF 3 with 64-bit offsets, made in memory: for each data set variables such as `train_inputs` (sequence,
-    step, channel) and `train_states` (sequence, step, node), and `train_step` and so on with the coordinates of the
-    store. `.csv` is a table with the columns dataset, sequence, step, time_s if the device declares its period, u0 and
-    so on, x0 and so on; where channels or nodes have names, u_NAME, x_NAME. `dataset` names the only one that is
-    written. Raises `ConfigurationError` for another ending, or a file that is there.
-    """
-    path = Path(path)
-    if path.suffix.lower() not in (".nc", ".csv"):
-        raise ConfigurationError(f"--to {path}: the name ends with .nc (NetCDF) or .csv")
-    if path.exists():
-        raise ConfigurationError(f"{path} exists already; name another file, or remove it first")
-    if not path.parent.is_dir():
-        raise ConfigurationError(f"--to {path}: there is no folder {path.parent}")
-    datasets = store.datasets if dataset is None else {dataset: store.dataset(dataset)}
-    counter = StepCounter(progress, sum(one.sequences * one.steps for one in datasets.values()))
-    counter.say(f"writing {path}")
-    # It appears whole, or not at all.
-    making = path.with_name(f".{path.name}.partial")
-    try:
-        write = _write_netcdf if path.suffix.lower() == ".nc" else _write_csv
-        write(making, store, datasets, counter)
-        making.rename(path)
-    finally:
-        making.unlink(missing_ok=True)
-    return path
-
-
-def _write_netcdf(path: Path, store: StateStore, datasets: dict[str, Dataset], counter: StepCounter) -> None:
-    with extra("sim", "NetCDF needs scipy"):
-        from scipy.io import netcdf_file
-    with netcdf_file(str(path), "w", version=2) as file:
-        file.source = f"reservoir_hw, {store.path}"
-        for name, one in datasets.items():
-            prefix = name.replace(".", "_")
-            for axis, coordinate in one.coordinates.items():
-                _write_coordinate(file, f"{prefix}_{axis}", coordinate)
-            for array, axis in (("inputs", "channel"), ("states", "node")):
-                kept = getattr(one, array)
-                of = tuple(f"{prefix}_{each}" for each in ("sequence", "step", axis))
-                variable = file.createVariable(f"{prefix}_{array}", kept.dtype, of)
-                variable.units = str(kept.attrs.get("units", "1"))
-                variable[:] = np.nan
-            for region in one.regions():
-                at, inputs, states = _read(one, region)
-                file.variables[f"{prefix}_inputs"][at] = inputs
-                file.variables[f"{prefix}_states"][at] = states
-                counter.add(inputs.shape[0] * inputs.shape[1])
-
-
-def _write_coordinate(file: Any, name: str, coordinate: Coordinate) -> None:
-    """A dimension and a variable of its name. The format has no text and no long integers: names are bytes in UTF-8."""
-    values = coordinate.values
-    file.createDimension(name, len(values))
-    if values.dtype == object:
-        packed = np.char.encode(values.astype(str), "utf-8")
-        file.createDimension(f"{name}_bytes", packed.dtype.itemsize)
-        variable = file.createVariable(name, "c", (name, f"{name}_bytes"))
-        setattr(variable, _ENCODING, "utf-8")
-        variable[:] = packed.view("S1").reshape(len(values), -1)
-    else:
-        kept = values.astype(np.int32) if values.dtype.kind == "i" else values
-        variable = file.createVariable(name, kept.dtype, (name,))
-        variable[:] = kept
-        variable.units = coordinate.units
-    variable.long_name = coordinate.about
-
-
-def _write_csv(path: Path, store: StateStore, datasets: dict[str, Dataset], counter: StepCounter) -> None:
-    del store
-    widths = {(one.inputs.shape[2], one.states.shape[2]) for one in datasets.values()}
-    if len(widths) > 1:
-        raise ConfigurationError("the data sets have other numbers of channels or nodes: name one (--dataset)")
-    # Names and period are those of the device, so they are the same in all data sets.
-    of = next(iter(datasets.values())).coordinates
-    timed = of["step"].units == "s"
-    with path.open("w", newline="", encoding="utf-8") as file:
-        table = csv.writer(file)
-        columns = [*_columns("u", of["channel"]), *_columns("x", of["node"])]
-        table.writerow(["dataset", "sequence", "step", *(["time_s"] if timed else []), *columns])
-        for name, one in datasets.items():
-            times = one.coordinates["step"].values
-            for region in one.regions():
-                _, inputs, states = _read(one, region)
-                for row in range(inputs.shape[0]):
-                    for t in range(inputs.shape[1]):
-                        # As short as the number allows: a reader gets the same bits.
-                        numbers = map(str, (*inputs[row, t], *states[row, t]))
-                        time = [times[region.start + t]] if timed else []
-                        table.writerow([name, region.rows.start + row, region.start + t, *time, *numbers])
-                counter.add(inputs.shape[0] * inputs.shape[1])
-
-
-def _columns(letter: str, coordinate: Coordinate) -> list[str]:
-    named = "_" if coordinate.values.dtype == object else ""
-    return [f"{letter}{named}{value}" for value in coordinate.values]
-
-
-def _read(dataset: Dataset, region: Region) -> tuple[tuple[slice, slice], np.ndarray, np.ndarray]:
-    """Where a region lies, with its inputs and states."""
-    at = (region.rows, slice(region.start, region.stop))
-    return at, dataset.inputs[at], dataset.states[at]

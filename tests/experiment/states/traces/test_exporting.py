@@ -16,7 +16,7 @@ from reservoir_hw.core.errors import ConfigurationError
 from reservoir_hw.core.spec import Identity, ReservoirSpec
 from reservoir_hw.core.store import StateStore
 from reservoir_hw.experiment.states.drive import Recorder
-from reservoir_hw.experiment.states.traces.information import export_trace
+from reservoir_hw.experiment.states.traces.exporting import export_trace
 
 
 def test_every_bit_arrives_in_another_file(tmp_path: Path) -> None:

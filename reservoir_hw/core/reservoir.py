@@ -433,7 +433,7 @@ class Reservoir(ABC):
             empty = native.new_empty if arrays.is_tensor(native) else np.empty
             states = empty((*native.shape[:2], spec.nodes), dtype=native.dtype)
         else:
-            direct = inputs.is_native(out) and spec.continuity != "replayed" and not arrays.overlap(out, native)
+            direct = inputs.is_native(out) and spec.continuity != "replayed" and not arrays.share_memory(out, native)
             states = self._driving.run(given, native, out if direct else None)
         if out is None:
             return arrays.like(states, u)

@@ -269,7 +269,6 @@ class _Reset(BaseModel):
 
     def waveform(self, spec: ReservoirSpec) -> np.ndarray | None:
         """What is played to bring the device to rest, (steps, inputs); None: nothing."""
-        del spec
 
     @property
     def length(self) -> int:

@@ -39,6 +39,10 @@ AcceptChangeOption: TypeAlias = Annotated[
         "--accept-change", metavar="REASON", help="Go on though the device reports other settings than before."
     ),
 ]
+OnlyOption: TypeAlias = Annotated[
+    list[str] | None,
+    typer.Option("--only", metavar="NAME", help="Take this measure alone, e.g. consistency. May be repeated."),
+]
 InputRangeOption: TypeAlias = Annotated[
     tuple[float, float] | None,
     typer.Option("--input-range", metavar="LOW HIGH", help="Inputs to drive with. (default: the device's range)"),

@@ -161,13 +161,11 @@ class Document:
                 raise ConfigurationError(f"{origin}: {place} is {here!r}, it has no key {key!r}")
             step: Key = _index(key, here, dotted, origin) if isinstance(here, list) else key
             at = (*at, step)
-            if position == len(keys) - 1:
+            is_last = position == len(keys) - 1
+            if is_last or _child(here, step) is None:
                 self._forget(at)
-                here[step] = value
-                self.origins.update(dict.fromkeys([at, *locations(value, at)], origin))
-            elif _child(here, step) is None:
-                here[step] = {}
-                self.origins[at] = origin
+                self.at(at[:-1])[step] = value if is_last else {}
+                self.origins.update(dict.fromkeys([at, *locations(value if is_last else {}, at)], origin))
             here = _child(here, step)
 
     def _value_of_knob(self, dotted: str, keys: Sequence[str], origin: str) -> str:

@@ -721,9 +721,8 @@ class Reservoir(ABC):
         if self.mask_config is not None:
             mask = self.mask_config.build(spec.inputs, width)
             identity = spec.identity.behind(f"mask {mask.digest()}")
-            drawn = self.mask_config.model_dump(mode="json", exclude_defaults=True)
             outward = {"inputs": width, "input_range": None, "input_names": (), "identity": identity}
-            outward |= {"input_mask": drawn}
+            outward["input_mask"] = self.mask_config.model_dump(mode="json", exclude_defaults=True)
             outer = spec.model_copy(update=outward)
         self._spec, self._device_spec = outer, spec
         self._input_path = Inputs(

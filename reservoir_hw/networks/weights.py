@@ -113,14 +113,8 @@ class EsnWeights(StoredWeights):
         scale = float(self.spectral_scale)
         if not np.isfinite(scale):
             raise ConfigurationError(f"spectral_scale must be a finite number, it is {scale}")
-        for name, value in (
-            ("W", W),
-            ("W_in", W_in),
-            ("bias", _per_node("bias", self.bias, nodes)),
-            ("leak", leak),
-            ("spectral_scale", scale),
-        ):
-            object.__setattr__(self, name, value)
+        bias = _per_node("bias", self.bias, nodes)
+        vars(self).update(W=W, W_in=W_in, bias=bias, leak=leak, spectral_scale=scale)
 
     @classmethod
     def from_arrays(

@@ -163,9 +163,10 @@ class Document:
             at = (*at, step)
             is_last = position == len(keys) - 1
             if is_last or _child(here, step) is None:
+                new = value if is_last else {}
                 self._forget(at)
-                self.at(at[:-1])[step] = value if is_last else {}
-                self.origins.update(dict.fromkeys([at, *locations(value if is_last else {}, at)], origin))
+                self.at(at[:-1])[step] = new
+                self.origins.update(dict.fromkeys([at, *locations(new, at)], origin))
             here = _child(here, step)
 
     def _value_of_knob(self, dotted: str, keys: Sequence[str], origin: str) -> str:

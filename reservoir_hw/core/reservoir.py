@@ -300,8 +300,7 @@ class Reservoir(ABC):
                 knob.turn(knob.config.value)
             self._accept_spec(self._with_knobs(spec))
             self.reset(1)
-            if self.reset_policy.probe_steps:
-                steps = self.reset_policy.probe_steps
+            if steps := self.reset_policy.probe_steps:
                 self.reset_residual = reset_residual(self.reset, self._probed, self.device_spec, steps)
         except BaseException as error:
             Reservoir.__exit__(self, type(error), error, None)
@@ -662,7 +661,6 @@ class Reservoir(ABC):
 
     def _emergency_stop(self) -> None:
         """Bring the device to its safe state beside a call that hangs, in another thread."""
-        raise NotImplementedError
 
     def _settings(self) -> dict[str, Any]:
         """More for the provenance: settings read back, calibration id and age, the engine that computed."""

@@ -132,9 +132,9 @@ class EsnWeights(StoredWeights):
         (nodes,). With `spectral_radius` the recurrent matrix is scaled to it, else it is used as it is.
         Raises `ConfigurationError` as the class does, and where W has no spectral radius to scale.
         """
-        W = _recurrent_matrix(W)
         scale = 1.0
         if spectral_radius is not None:
+            W = _recurrent_matrix(W)
             target = number_in("spectral_radius", spectral_radius, 0.0, np.inf)
             scale = scale_to(target, spectral_radius_of(W))
         return cls(W, np.asarray(W_in), np.asarray(bias), np.asarray(leak), scale)

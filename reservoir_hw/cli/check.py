@@ -154,7 +154,6 @@ def list_kinds(
     json: JsonOption = False,
 ) -> None:
     """List the kinds that a configuration can name, built in and from other installed packages."""
-    from reservoir_hw.core.errors import ConfigurationError
     from reservoir_hw.core.registry import available
     from reservoir_hw.tasks.task import Table
 

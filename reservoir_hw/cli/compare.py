@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from reservoir_hw.cli.options import InputRangeOption, InputsOption, JsonOption
+from reservoir_hw.cli.options import InputRangeOption, InputsOption, JsonOption, OnlyOption
 from reservoir_hw.cli.show import own_stdout, print_json, print_tables, progress_bar, say
 
 
@@ -29,10 +29,7 @@ def compare(
     repeats: Annotated[
         int, typer.Option(min=1, help="How often each device is driven with the same inputs. Verdicts need 8.")
     ] = 10,
-    only: Annotated[
-        list[str] | None,
-        typer.Option("--only", metavar="NAME", help="Take this measure alone, e.g. consistency. May be repeated."),
-    ] = None,
+    only: OnlyOption = None,
     input_range: InputRangeOption = None,
     inputs: InputsOption = None,
     seed: Annotated[int, typer.Option(min=0, help="Of the inputs.")] = 0,

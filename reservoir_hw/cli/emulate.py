@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json as json_module
 import math
 import sys
@@ -14,6 +13,8 @@ from typing import TYPE_CHECKING, Annotated, TypeAlias
 import typer
 
 from reservoir_hw.core.errors import ConfigurationError
+from reservoir_hw.core.files import replace_file
+from reservoir_hw.core.interrupts import StopOnSignals
 
 if TYPE_CHECKING:
     from reservoir_hw.core.configuration import ConfigT
@@ -106,7 +107,7 @@ def bench(
     with virtual_lab(spoken, config, hislip=hislip, port=port, log=log, faults=plan) as lab:
         where = {"generator": lab.generator, "digitizer": lab.digitizer}
         said = f"Emulated instruments ({names}): generator at {lab.generator}, digitizer at {lab.digitizer}"
-        _show_until_asked("bench", said, where, _reservoir_file(spoken, lab, log), log, out, json=json)
+        _show_until_asked("bench", said, where, _reservoir_file(spoken, lab), log, out, json=json)
     bursts = sum(event["event"] == "burst begins" for event in lab.bench.log.events)
     typer.echo(f"The bench has ended after {bursts} bursts.", err=json)
 
@@ -128,19 +129,19 @@ def _film(
             f"Emulated instruments on a film: source at {lab.source}, switch at {lab.switch}, "
             f"supply of its gate at {lab.supply}"
         )
-        _show_until_asked("bench", said, where, _film_file(lab, config, clocks[clock], log), log, out, json=json)
+        _show_until_asked("bench", said, where, _film_file(lab, config, clocks[clock]), log, out, json=json)
     levels = sum(event["event"] == "level" for event in lab.bench.log.events)
     typer.echo(f"The bench has ended after {levels} levels.", err=json)
 
 
-def _film_file(lab: FilmLab, config: FilmConfig, clock: Clock, log: Path | None) -> str:
+def _film_file(lab: FilmLab, config: FilmConfig, clock: Clock) -> list[str]:
     """A reservoir on this film."""
     channels = ", ".join(str(101 + electrode) for electrode in range(config.electrodes))
     # What it forgets when it is off is the clock's matter.
     rest = ", ".join(f'{{to: source, write: "OUTP {state}"}}' for state in ("OFF", "ON"))
     pace = ["period_s: 0.05"] if clock == "wall" else []
     settle = [f"reset: {{kind: idle, settle_s: {10 * config.slowest_s:g}}}"] if clock == "wall" else []
-    lines = [
+    return [
         "kind: commands",
         "device_name: emulated film",
         "simulated: true",
@@ -164,7 +165,6 @@ def _film_file(lab: FilmLab, config: FilmConfig, clock: Clock, log: Path | None)
         *settle,
         f"continuity: {'held' if clock == 'steps' else 'free_running'}",
     ]
-    return "\n".join([*lines, *_safe_check(log), ""])
 
 
 @app.command("board")
@@ -198,12 +198,11 @@ def board(
     from reservoir_hw.emulators.board.line import emulated_board
 
     plan = _read(BoardFaultPlan, faults)
-    with contextlib.ExitStack() as held:
-        settings = {"baud": baud, "link": link, "frame_bytes": frame_bytes, "lease_ms": lease_ms, "log": log}
-        line = held.enter_context(emulated_board(nodes, inputs, text=text, faults=plan, **settings))
-        file = "\n".join(["kind: serial", f"port: {line.port}", f"baud: {baud}", *_safe_check(log), ""])
+    settings = {"baud": baud, "link": link, "frame_bytes": frame_bytes, "lease_ms": lease_ms, "log": log}
+    with emulated_board(nodes, inputs, text=text, faults=plan, **settings) as line:
+        file = ["kind: serial", f"port: {line.port}", f"baud: {baud}"]
         if text:
-            file = _text_file(line.port, nodes, inputs, baud, log)
+            file = _text_file(line.port, nodes, inputs, baud)
         said = f"Emulated board with {nodes} virtual nodes at {line.port}, {baud} baud"
         _show_until_asked("board", said, {"port": line.port}, file, log, out, json=json)
     struck = ", ".join(f"{kind} {count}" for kind, count in line.faults.struck.items() if count)
@@ -213,10 +212,10 @@ def board(
     )
 
 
-def _text_file(port: str, nodes: int, inputs: int, baud: int, log: Path | None) -> str:
+def _text_file(port: str, nodes: int, inputs: int, baud: int) -> list[str]:
     """A reservoir on the board that is told lines of text."""
     numbers = ",".join(f"{{u[{channel}]:.6f}}" for channel in range(inputs))
-    lines = [
+    return [
         "kind: commands",
         "device_name: text board",
         "simulated: true",
@@ -230,7 +229,6 @@ def _text_file(port: str, nodes: int, inputs: int, baud: int, log: Path | None) 
         "continuity: held",
         "deterministic: true",
     ]
-    return "\n".join([*lines, *_safe_check(log), ""])
 
 
 @app.command("check")
@@ -266,7 +264,7 @@ def _read(model: type[ConfigT], path: str | Path | None) -> ConfigT | None:
     return None if path is None else validate(model, Document.from_file(path))
 
 
-def _reservoir_file(dialect: Dialect, lab: Lab, log: Path | None) -> str:
+def _reservoir_file(dialect: Dialect, lab: Lab) -> list[str]:
     """A reservoir that suits the device of this bench."""
     from reservoir_hw.emulators.physics.devices import behaviour
 
@@ -286,7 +284,8 @@ def _reservoir_file(dialect: Dialect, lab: Lab, log: Path | None) -> str:
         channels.append(f"monitor: {monitor}")
     # Left out, it means high impedance.
     load = "" if config.termination_ohm is None else f", load_ohm: {config.termination_ohm:g}"
-    lines = [
+    samples = [] if dialect.samples_per_node is None else [f"samples_per_node: {dialect.samples_per_node}"]
+    return [
         "kind: visa",
         f"device_name: emulated {device.kind}",
         "simulated: true",
@@ -307,10 +306,8 @@ def _reservoir_file(dialect: Dialect, lab: Lab, log: Path | None) -> str:
         f"  address: {lab.digitizer}",
         f"  inputs: {{{', '.join(inputs)}}}",
         f"channels: {{{', '.join(channels)}}}",
+        *samples,
     ]
-    if dialect.samples_per_node is not None:
-        lines.append(f"samples_per_node: {dialect.samples_per_node}")
-    return "\n".join([*lines, *_safe_check(log), ""])
 
 
 def _device_of(config: BenchConfig) -> tuple[int, Cable, Model]:
@@ -329,23 +326,17 @@ def _range(low: float, high: float, dialect: Dialect) -> list[float]:
     return [max(wider[0], -full_v), min(wider[1], full_v)]
 
 
-def _safe_check(log: Path | None) -> list[str]:
-    """Lines of a reservoir file: how to look whether all outputs are off."""
-    if log is None:
-        return []
-    command = [sys.executable, "-m", "reservoir_hw.cli", "emulate", "check", str(log.resolve())]
-    return ["hil:", f"  safe_check: {json_module.dumps(command)}"]
-
-
 def _show_until_asked(
-    what: str, said: str, where: dict[str, str], text: str, log: Path | None, out: Path | None, *, json: bool
+    what: str, said: str, where: dict[str, str], lines: list[str], log: Path | None, out: Path | None, *, json: bool
 ) -> None:
     """Write and print the reservoir file, and where instruments are reached; until a signal asks to end."""
     from ruamel.yaml import YAML
 
-    from reservoir_hw.core.files import replace_file
-    from reservoir_hw.core.interrupts import StopOnSignals
-
+    if log is not None:
+        # How to look whether all outputs are off.
+        command = [sys.executable, "-m", "reservoir_hw.cli", "emulate", "check", str(log.resolve())]
+        lines = [*lines, "hil:", f"  safe_check: {json_module.dumps(command)}"]
+    text = "\n".join([*lines, ""])
     if out is not None:
         replace_file(out, text)
     # Its `put` may be called by the handler of a signal.

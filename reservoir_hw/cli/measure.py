@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from reservoir_hw.cli.options import InputRangeOption, JsonOption, ReservoirOption, SetOption
+from reservoir_hw.cli.options import InputRangeOption, JsonOption, OnlyOption, ReservoirOption, SetOption
 from reservoir_hw.cli.show import own_stdout, print_result, progress_bar, say
 from reservoir_hw.core.errors import ConfigurationError, extra
 
@@ -24,10 +24,7 @@ def measure(
     ],
     reservoir: ReservoirOption = None,
     set_: SetOption = None,
-    only: Annotated[
-        list[str] | None,
-        typer.Option("--only", metavar="NAME", help="Take this measure alone, e.g. consistency. May be repeated."),
-    ] = None,
+    only: OnlyOption = None,
     steps: Annotated[int, typer.Option(min=1, help="Steps of the long drive of a device.")] = 20_000,
     washout: Annotated[
         int | None, typer.Option(min=0, help="First steps that do not count. (default: 200; less for a short trace)")

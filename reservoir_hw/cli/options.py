@@ -39,6 +39,10 @@ AcceptChangeOption: TypeAlias = Annotated[
         "--accept-change", metavar="REASON", help="Go on though the device reports other settings than before."
     ),
 ]
+OnlyOption: TypeAlias = Annotated[
+    list[str] | None,
+    typer.Option("--only", metavar="NAME", help="Take this measure alone, e.g. consistency. May be repeated."),
+]
 InputRangeOption: TypeAlias = Annotated[
     tuple[float, float] | None,
     typer.Option("--input-range", metavar="LOW HIGH", help="Inputs to drive with. (default: the device's range)"),
@@ -87,8 +91,9 @@ class CommandGroup(TyperGroup):
                 raise typer.Exit(CONFIGURATION) from error
             if isinstance(error, OSError):
                 # Its own text has the number of the error and quotes, which say less.
-                said = error.strerror or str(error)
-                where = "" if error.filename is None or not error.strerror else f"{_path(error.filename)}: "
+                said, name = error.strerror or str(error), error.filename
+                name = os.fsdecode(name) if isinstance(name, bytes) else name
+                where = "" if name is None or not error.strerror else f"{name}: "
                 _say(f"error: {where}{said}; what was finished before is kept", error)
                 raise typer.Exit(OTHER) from error
             if isinstance(error, ModuleNotFoundError) and (missing := missing_extra(error)):
@@ -99,10 +104,6 @@ class CommandGroup(TyperGroup):
                 _say(f"error: not enough memory on this machine: {error}; choose smaller sizes", error)
                 raise typer.Exit(OTHER) from error
             raise
-
-
-def _path(name: Any) -> str:
-    return os.fsdecode(name) if isinstance(name, bytes) else str(name)
 
 
 def _notes(error: BaseException) -> list[str]:

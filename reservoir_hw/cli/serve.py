@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from reservoir_hw.cli.options import InputsOption, SetOption
+from reservoir_hw.cli.options import InputsOption, JsonLines, SetOption
 from reservoir_hw.core.errors import ConfigurationError, extra
 from reservoir_hw.core.files import must_be_writable
 from reservoir_hw.core.interrupts import StopOnSignals
@@ -203,8 +203,6 @@ def _allowed(secret_key: Path | None, clients: Path | None) -> Allowed | None:
 
 def _log(*, as_json: bool) -> None:
     """Who comes and goes is shown even if nobody asked for a log."""
-    from reservoir_hw.cli.options import JsonLines
-
     root = logging.getLogger()
     if root.level == logging.WARNING:
         logging.getLogger("reservoir_hw.serving").setLevel(logging.INFO)
@@ -227,10 +225,9 @@ def _say(servers: list[Server], allowed: Allowed | None) -> None:
         spec = server.spec
         assert spec is not None
         identity = spec.identity
-        name = f"{identity.vendor} {identity.model} {identity.serial}".strip()
         kind = "simulation" if identity.simulated else "hardware"
         lines += [
-            f"Serving {name} ({kind}), {spec.inputs} inputs -> {spec.nodes} nodes, fingerprint "
+            f"Serving {identity.name} ({kind}), {spec.inputs} inputs -> {spec.nodes} nodes, fingerprint "
             f"{identity.fingerprint[:12]}",
             f"at {server.address}.",
         ]

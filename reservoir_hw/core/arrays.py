@@ -168,11 +168,6 @@ def first_true(mask: np.ndarray) -> tuple[int, ...]:
     return tuple(int(i) for i in np.unravel_index(int(mask.argmax()), mask.shape))
 
 
-def overlap(first: Any, second: Any) -> bool:
-    """Whether two numpy arrays may share memory; tensors do not count."""
-    return isinstance(first, np.ndarray) and isinstance(second, np.ndarray) and np.may_share_memory(first, second)
-
-
 def limits_of(array: Any) -> tuple[float, float]:
     """Smallest and largest value."""
     if is_tensor(array):

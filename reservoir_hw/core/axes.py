@@ -108,11 +108,6 @@ def combinations(vary: Grid | Rows, at: Location) -> Iterator[Values]:
             yield {key: (value, (*at, number, key)) for key, value in row.items()}
 
 
-def keys_of(vary: Grid | Rows) -> set[str]:
-    """All keys that a `vary` gives values."""
-    return set(vary) if isinstance(vary, dict) else {key for row in vary for key in row}
-
-
 def expand(section: dict[str, Any]) -> None:
     """Short forms of `vary` and `search`: an axis that is null is none, `[a, b]` is `{choices: [a, b]}`."""
     for name in ("vary", "search"):
@@ -129,8 +124,8 @@ def refuse_vary(document: Document, at: Location = ()) -> None:
     section: Any = document.data
     for key in at:
         section = section.get(key, {})
-    if section.get("vary"):
-        keys = ", ".join(sorted(keys_of(section["vary"])))
+    if vary := section.get("vary"):
+        keys = ", ".join(sorted(vary if isinstance(vary, dict) else {key for row in vary for key in row}))
         raise ConfigurationError(
             f"{document.origin((*at, 'vary'))}: `vary` gives {keys} several values, and one reservoir is meant here: "
             "take `vary` out (where there is --set: --set 'reservoir.vary={}'), or name another file"

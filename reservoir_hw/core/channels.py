@@ -13,6 +13,7 @@ from reservoir_hw.core import arrays
 from reservoir_hw.core.errors import ConfigurationError, InputRangeError, ShapeError
 from reservoir_hw.core.signal import Mask, MaskConfig
 from reservoir_hw.core.spec import Counters, ReservoirSpec
+from reservoir_hw.core.words import counted
 
 FILLED = 0.9
 """Share of a device's range that scaled inputs fill: later ones, and answers that are fed back, may go further."""
@@ -115,11 +116,6 @@ def about_mask(mask: MaskConfig, channels: int, inputs: int, device: str) -> str
         f"{counted(channels, 'channel')} {'is' if channels == 1 else 'are'} spread over {counted(inputs, 'input')} of "
         f"{device} by a mask ({mask.kind}, seed {mask.seed}, {numbers})"
     )
-
-
-def counted(number: int, what: str) -> str:
-    """ "1 input", "2 inputs"."""
-    return f"{number} {what}" if number == 1 else f"{number} {what}s"
 
 
 def box_within(mask: Mask, limits: tuple[float, float]) -> tuple[float, float] | None:

@@ -79,7 +79,7 @@ class Document:
             from reservoir_hw.core.given import given_in
 
             document.given = given_in(task)
-        document.origins = dict.fromkeys([(), *_locations(document.data)], origin)
+        document.origins = dict.fromkeys([(), *locations(document.data)], origin)
         return document
 
     @classmethod
@@ -114,19 +114,16 @@ class Document:
     @classmethod
     def copy_of(cls, document: Document) -> Self:
         """A document that can be changed without changing the other."""
-        copied = cls(copy.deepcopy(document.data), dict(document.origins), list(document.left_out))
-        copied.given, copied.replaced_by = document.given, document.replaced_by
-        return copied
+        data, origins, left_out = copy.deepcopy(document.data), dict(document.origins), list(document.left_out)
+        return cls(data, origins, left_out, document.given, document.replaced_by)
 
-    def merge(self, over: Document) -> None:
-        """Lay `over` on top: mappings merge, everything else replaces.
+    def merge(self, over: Document, at: Location = ()) -> None:
+        """Lay `over` on top, or the mapping at one place: mappings merge, everything else replaces.
 
         A mapping whose `kind` changes is replaced whole: the keys of one kind mean nothing to another.
         """
-        self._merge(self.data, over.data, over, ())
-
-    def _merge(self, base: dict[str, Any], new: dict[str, Any], over: Document, at: Location) -> None:
-        for key, value in new.items():
+        base = self.at(at)
+        for key, value in over.at(at).items():
             location = (*at, key)
             old = base.get(key)
             if (
@@ -134,11 +131,11 @@ class Document:
                 and isinstance(value, dict)
                 and value.get("kind", old.get("kind")) == old.get("kind")
             ):
-                self._merge(old, value, over, location)
+                self.merge(over, location)
                 continue
             self._forget(location)
             base[key] = copy.deepcopy(value)
-            for place in [location, *_locations(value, location)]:
+            for place in [location, *locations(value, location)]:
                 self.origins[place] = over.origins.get(place, over.origins.get(location, ""))
 
     def replace(self, key: str, section: Document) -> None:
@@ -164,13 +161,12 @@ class Document:
                 raise ConfigurationError(f"{origin}: {place} is {here!r}, it has no key {key!r}")
             step: Key = _index(key, here, dotted, origin) if isinstance(here, list) else key
             at = (*at, step)
-            if position == len(keys) - 1:
+            is_last = position == len(keys) - 1
+            if is_last or _child(here, step) is None:
+                new = value if is_last else {}
                 self._forget(at)
-                _put(here, step, value)
-                self.origins.update(dict.fromkeys([at, *_locations(value, at)], origin))
-            elif _child(here, step) is None:
-                _put(here, step, {})
-                self.origins[at] = origin
+                self.at(at[:-1])[step] = new
+                self.origins.update(dict.fromkeys([at, *locations(new, at)], origin))
             here = _child(here, step)
 
     def _value_of_knob(self, dotted: str, keys: Sequence[str], origin: str) -> str:
@@ -388,24 +384,16 @@ def _plain(node: Any) -> Any:
     return node
 
 
-def _locations(value: Any, at: Location = ()) -> Iterator[Location]:
+def locations(value: Any, at: Location = ()) -> Iterator[Location]:
     """The places below `at`."""
-    children: Sequence[tuple[Key, Any]] = ()
-    if isinstance(value, dict):
-        children = list(value.items())
-    elif isinstance(value, list):
-        children = list(enumerate(value))
+    children = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
     for key, child in children:
         yield (*at, key)
-        yield from _locations(child, (*at, key))
+        yield from locations(child, (*at, key))
 
 
 def _child(node: Any, key: Key) -> Any:
     return node.get(key) if isinstance(node, dict) else node[key]
-
-
-def _put(node: Any, key: Key, value: Any) -> None:
-    node[key] = value
 
 
 def _index(key: str, here: list[Any], dotted: str, origin: str) -> int:

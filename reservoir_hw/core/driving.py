@@ -76,11 +76,9 @@ class Device(Protocol):
 
     def refuse_stopped(self) -> None:
         """Raise `DeviceFault` after an emergency stop."""
-        ...
 
     def look_at_monitors(self) -> None:
         """Read the monitors that are due."""
-        ...
 
     def _run(self, u: Any, out: Any) -> Any: ...
     def _reset(self, batch: int) -> None: ...
@@ -147,27 +145,24 @@ class Driving:
         return [slice(first, min(first + size, batch)) for first in range(0, batch, size)]
 
     def _to_rest(self, batch: int) -> None:
+        device = self._device
         try:
-            self._rest(batch)
+            device.refuse_stopped()
+            device._reset(batch)
+            if isinstance(device.reset_policy, ResetByIdle):
+                time.sleep(device.reset_policy.settle_s)
+            waveform = device.reset_policy.waveform(device.device_spec)
+            if waveform is not None:
+                if not np.isfinite(waveform).all():
+                    raise InputRangeError("the reset waveform is not finite everywhere: correct reset.values")
+                played = self._inputs.to_native(np.repeat(waveform[None], batch, axis=0), "waveform")
+                device._run(self._inputs.within_limits(played), None)
+                device.counters.steps += batch * len(waveform)
         except DeviceError as fault:
             # States that a reset waveform or washout returned before the fault are not part of the harvest.
             fault.steps_done, fault.states = 0, None
             fault.add_note("this happened while the device was being brought to rest")
             raise
-
-    def _rest(self, batch: int) -> None:
-        device = self._device
-        device.refuse_stopped()
-        device._reset(batch)
-        if isinstance(device.reset_policy, ResetByIdle):
-            time.sleep(device.reset_policy.settle_s)
-        waveform = device.reset_policy.waveform(device.device_spec)
-        if waveform is not None:
-            if not np.isfinite(waveform).all():
-                raise InputRangeError("the reset waveform is not finite everywhere: correct reset.values")
-            played = self._inputs.to_native(np.repeat(waveform[None], batch, axis=0), "waveform")
-            device._run(self._inputs.within_limits(played), None)
-            device.counters.steps += batch * len(waveform)
         self._at_rest = True
 
     # ---- drives ---------------------------------------------------------------------------------
@@ -180,9 +175,10 @@ class Driving:
         if self.steps == 0:
             return
         if spec.continuity == "free_running":
+            late = f"was driven {spec.latency_steps} steps further until its late answers were there"
             raise StateLost(
-                f"{device.name} is free running: {spec.why_one_run}. After reset() one run() or stream() is valid; put "
-                "everything into that one"
+                f"{device.name} is free running: it {late if spec.latency_steps else 'went on while nobody drove it'}. "
+                "After reset() one run() or stream() is valid; put everything into that one"
             )
         if spec.continuity == "held" and len(self._frozen) > 1 and not spec.snapshot:
             raise StateLost(
@@ -225,29 +221,23 @@ class Driving:
             self._tell(inputs[:, : fault.states.shape[1]], arrays.as_numpy(fault.states), seconds)
 
     def _guarded(self, u: Any, out: Any, ask: Ask | None) -> Any:
-        reason: str | None = "the last run was interrupted"
+        self.lost = "the last run was interrupted"
         try:
             answer = self._drive(u, out, ask)
         except ReservoirError as error:
-            reason = f"the last run failed ({type(error).__name__})"
+            self.lost = f"the last run failed ({type(error).__name__})"
             if isinstance(error, DeviceError):
                 self._device.counters.faults += 1
                 good = self.steps + error.steps_done
-                reason += f", the last good step is {good - 1}" if good else ", before its first step"
+                self.lost += f", the last good step is {good - 1}" if good else ", before its first step"
             raise
-        else:
-            self.steps += u.shape[1]
-            self._held_since = time.monotonic()
-            reason = None
-        finally:
-            self.lost = reason
+        self.steps += u.shape[1]
+        self._held_since = time.monotonic()
+        self.lost = None
         return answer
 
     def _drive(self, u: Any, out: Any, ask: Ask | None) -> Any:
-        if len(self._frozen) == 1:
-            answer = self._drive_group(0, u, out, ask)
-        else:
-            answer = self._drive_in_turn(u, out)
+        answer = self._drive_group(0, u, out, ask) if len(self._frozen) == 1 else self._drive_in_turn(u, out)
         if self._device.spec.continuity == "replayed":
             kept = u if self._history is None else arrays.concatenate([self._history, u], 1)
             last = kept[:, -self._device.spec.memory_steps :]
@@ -455,7 +445,10 @@ class Driving:
             "contract.device": _as_rows(spec.identity.fingerprint, self.batch),
         }
         if spec.continuity == "replayed":
-            state["contract.history"] = self._history_array()
+            history = self._history
+            if history is None:
+                history = np.empty((self.batch, 0, device.device_spec.inputs), spec.numpy_dtype)
+            state["contract.history"] = np.array(arrays.as_numpy(history))
             parts: list[dict[str, np.ndarray]] = [{}]
         elif len(self._frozen) == 1:
             parts = [device._snapshot()]
@@ -517,11 +510,6 @@ class Driving:
             raise ConfigurationError("restore: the snapshot was taken on a device of another continuity")
         if history is not None and (np.ndim(history) != 3 or np.shape(history)[2] != inputs):
             raise ShapeError(f"restore: 'contract.history' has shape {np.shape(history)} for {inputs} inputs")
-
-    def _history_array(self) -> np.ndarray:
-        if self._history is None:
-            return np.empty((self.batch, 0, self._device.device_spec.inputs), self._device.spec.numpy_dtype)
-        return np.array(arrays.as_numpy(self._history))
 
     def _frozen_state(self, index: int) -> dict[str, np.ndarray]:
         """The state of one group; a group that was never driven is at rest."""

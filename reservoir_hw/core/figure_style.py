@@ -21,10 +21,8 @@ def new_figure(width: float, height: float) -> Figure:
 
 def one_panel(width: float, height: float) -> tuple[Figure, Axes]:
     """A figure of this size in inches with one plain set of axes."""
-    figure = new_figure(width, height)
-    axes = figure.subplots()
-    plain(axes)
-    return figure, axes
+    figure, grid = panels(width, height, 1, 1, squeeze=False)
+    return figure, grid.item()
 
 
 def panels(width: float, height: float, rows: int, columns: int, **options: Any) -> tuple[Figure, Any]:

@@ -164,7 +164,6 @@ def give(group: str, kind: type[Config]) -> None:
 @cache
 def _offered(group: str, path: tuple[str, ...]) -> list[EntryPoint]:
     """What the packages on this path offer. Looking takes milliseconds, and every point of a grid asks."""
-    del path
     return list(entry_points(group=f"reservoir_hw.{group}"))
 
 

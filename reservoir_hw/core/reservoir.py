@@ -300,8 +300,7 @@ class Reservoir(ABC):
                 knob.turn(knob.config.value)
             self._accept_spec(self._with_knobs(spec))
             self.reset(1)
-            if self.reset_policy.probe_steps:
-                steps = self.reset_policy.probe_steps
+            if steps := self.reset_policy.probe_steps:
                 self.reset_residual = reset_residual(self.reset, self._probed, self.device_spec, steps)
         except BaseException as error:
             Reservoir.__exit__(self, type(error), error, None)
@@ -433,7 +432,7 @@ class Reservoir(ABC):
             empty = native.new_empty if arrays.is_tensor(native) else np.empty
             states = empty((*native.shape[:2], spec.nodes), dtype=native.dtype)
         else:
-            direct = inputs.is_native(out) and spec.continuity != "replayed" and not arrays.overlap(out, native)
+            direct = inputs.is_native(out) and spec.continuity != "replayed" and not arrays.share_memory(out, native)
             states = self._driving.run(given, native, out if direct else None)
         if out is None:
             return arrays.like(states, u)
@@ -662,7 +661,6 @@ class Reservoir(ABC):
 
     def _emergency_stop(self) -> None:
         """Bring the device to its safe state beside a call that hangs, in another thread."""
-        raise NotImplementedError
 
     def _settings(self) -> dict[str, Any]:
         """More for the provenance: settings read back, calibration id and age, the engine that computed."""
@@ -721,9 +719,8 @@ class Reservoir(ABC):
         if self.mask_config is not None:
             mask = self.mask_config.build(spec.inputs, width)
             identity = spec.identity.behind(f"mask {mask.digest()}")
-            drawn = self.mask_config.model_dump(mode="json", exclude_defaults=True)
             outward = {"inputs": width, "input_range": None, "input_names": (), "identity": identity}
-            outward |= {"input_mask": drawn}
+            outward["input_mask"] = self.mask_config.model_dump(mode="json", exclude_defaults=True)
             outer = spec.model_copy(update=outward)
         self._spec, self._device_spec = outer, spec
         self._input_path = Inputs(

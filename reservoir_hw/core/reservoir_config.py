@@ -34,7 +34,7 @@ from pydantic import (
 from reservoir_hw.core import registry
 from reservoir_hw.core.axes import Dimension, Vary, expand, refuse_vary
 from reservoir_hw.core.channels import Channels, chosen_mask
-from reservoir_hw.core.configuration import NO_INFLUENCE_ON_STATES, Config, Document, validate
+from reservoir_hw.core.configuration import NO_INFLUENCE_ON_STATES, Config, Document, locations, validate
 from reservoir_hw.core.errors import ConfigurationError, DeviceFault, ReservoirError, text_of
 from reservoir_hw.core.functions import FUNCTION, import_function
 from reservoir_hw.core.lazy import missing_extra
@@ -115,17 +115,11 @@ class HilConfig(Config):
 
 def place_hil(document: Document) -> None:
     """Write into each section `hil` of a reservoir the folder of the file in which it stands."""
-    _place(document.data, (), document)
-
-
-def _place(node: Any, at: tuple[str | int, ...], document: Document) -> None:
-    if isinstance(node, dict):
-        hil = node.get("hil")
-        if "kind" in node and isinstance(hil, dict) and isinstance(hil.get("folder", ""), str):
-            hil["folder"] = str((document.folder((*at, "hil")) / hil.get("folder", "")).resolve())
-    if isinstance(node, dict | list):
-        for key, value in node.items() if isinstance(node, dict) else enumerate(node):
-            _place(value, (*at, key), document)
+    for place in list(locations(document.data)):
+        hil = document.at(place)
+        of_reservoir = place[-1] == "hil" and isinstance(hil, dict) and "kind" in document.at(place[:-1])
+        if of_reservoir and isinstance(hil.get("folder", ""), str):
+            hil["folder"] = str((document.folder(place) / hil.get("folder", "")).resolve())
 
 
 # ---- What a configuration asks to be done: a function of a lab is called, or a command run.
@@ -325,7 +319,6 @@ class ReservoirConfig(Config):
 
     def bursts(self, steps: int, *, continued: bool) -> int:
         """How many bursts instruments play for a run of so many steps, which goes on from others or begins at rest."""
-        del steps, continued
         return 0
 
     def played_steps(self, steps: int) -> int:
@@ -385,7 +378,6 @@ class ReservoirConfig(Config):
 
         None where there is no model to say it. Raises `ConfigurationError` where it has to be known.
         """
-        del width, layers
         return [self]
 
     def required_inputs(self) -> int:

@@ -180,13 +180,6 @@ class ReservoirSpec(_Frozen):
         return self.model_copy(update={"identity": self.identity.turned(knobs)})
 
     @property
-    def why_one_run(self) -> str:
-        """Why a device that is free running takes one run after a reset."""
-        if self.latency_steps:
-            return f"it was driven {self.latency_steps} steps further until its late answers were there"
-        return "it went on while nobody drove it"
-
-    @property
     def numpy_dtype(self) -> np.dtype[Any]:
         """The dtype in which inputs and states cross the contract."""
         return _NUMPY_DTYPES[self.dtype]
@@ -269,7 +262,6 @@ class _Reset(BaseModel):
 
     def waveform(self, spec: ReservoirSpec) -> np.ndarray | None:
         """What is played to bring the device to rest, (steps, inputs); None: nothing."""
-        del spec
 
     @property
     def length(self) -> int:

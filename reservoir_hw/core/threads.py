@@ -255,5 +255,4 @@ def _openmp() -> list[ctypes.CDLL]:
 @cache
 def _helpers(process: int) -> ThreadPoolExecutor:
     """The threads of this process. A forked process has none of the threads of its parent."""
-    del process
     return ThreadPoolExecutor(os.cpu_count(), "reservoir")

@@ -116,7 +116,6 @@ class _Linked(_Topology):
 
     def expected_links(self, nodes: int, connectivity: float | None, per_row: int | None) -> int:
         """How many links there are."""
-        del connectivity, per_row
         return len(self.links(nodes, np.random.default_rng(0))[0])
 
     def draw(self, nodes: int, links: np.random.Generator, values: np.random.Generator, entries: Entries) -> Matrix:
@@ -152,7 +151,6 @@ class Ring(_Linked):
 
     def links(self, nodes: int, rng: np.random.Generator) -> tuple[Positions, FloatArray]:
         """Positions in the flattened matrix, rising, and their weights."""
-        del rng
         here = np.arange(nodes)
         return here * nodes + (here - 1) % nodes, np.ones(nodes)
 
@@ -171,7 +169,6 @@ class DelayLine(_Linked):
 
     def links(self, nodes: int, rng: np.random.Generator) -> tuple[Positions, FloatArray]:
         """Positions in the flattened matrix, rising, and their weights."""
-        del rng
         here = np.arange(1, nodes)
         return here * nodes + here - 1, np.full(nodes - 1, self.weight)
 
@@ -295,7 +292,6 @@ class Orthogonal(_Topology):
 
         LAPACK's QR factorisation would be quicker, but its last bits depend on the machine.
         """
-        del links, entries
         reflectors, signs = [], []
         for size in range(nodes, 0, -1):
             v = values.standard_normal(size)

@@ -113,14 +113,8 @@ class EsnWeights(StoredWeights):
         scale = float(self.spectral_scale)
         if not np.isfinite(scale):
             raise ConfigurationError(f"spectral_scale must be a finite number, it is {scale}")
-        for name, value in (
-            ("W", W),
-            ("W_in", W_in),
-            ("bias", _per_node("bias", self.bias, nodes)),
-            ("leak", leak),
-            ("spectral_scale", scale),
-        ):
-            object.__setattr__(self, name, value)
+        bias = _per_node("bias", self.bias, nodes)
+        vars(self).update(W=W, W_in=W_in, bias=bias, leak=leak, spectral_scale=scale)
 
     @classmethod
     def from_arrays(
@@ -138,9 +132,9 @@ class EsnWeights(StoredWeights):
         (nodes,). With `spectral_radius` the recurrent matrix is scaled to it, else it is used as it is.
         Raises `ConfigurationError` as the class does, and where W has no spectral radius to scale.
         """
-        W = _recurrent_matrix(W)
         scale = 1.0
         if spectral_radius is not None:
+            W = _recurrent_matrix(W)
             target = number_in("spectral_radius", spectral_radius, 0.0, np.inf)
             scale = scale_to(target, spectral_radius_of(W))
         return cls(W, np.asarray(W_in), np.asarray(bias), np.asarray(leak), scale)

@@ -11,6 +11,7 @@ from typing import Any
 
 from reservoir_hw.core.errors import ConfigurationError, text_of
 from reservoir_hw.core.reservoir_config import GROUPS, Group, ReservoirConfig
+from reservoir_hw.core.words import duration
 from reservoir_hw.testing import prerequisites
 from reservoir_hw.testing.bench import Bench
 from reservoir_hw.testing.plan import STEPS, DeviceSteps, Plan, Statement, fit, inconclusive, least_steps
@@ -154,11 +155,7 @@ class SuiteRun:
     def plan_text(self) -> str:
         """How much the device will be driven, by group; what is weaker than usual."""
         groups = ", ".join(f"{group} {steps:,}" for group, steps in self.steps_by_group().items() if steps)
-        if self.step_s is None:
-            time = "its pace is not declared"
-        else:
-            seconds = self.device_steps * self.step_s
-            time = f"{seconds / 3600:.1f} h" if seconds >= 360 else f"{seconds:.2g} s"
+        time = "its pace is not declared" if self.step_s is None else duration(self.device_steps * self.step_s)
         text = f"{self.device_steps:,} device steps ({time}): {groups}"
         return f"{text}\nweaker than usual: {self.weaker}" if self.weaker else text
 

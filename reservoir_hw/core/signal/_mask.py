@@ -196,10 +196,7 @@ def maximum_length_sequence(length: int, start: float) -> NDArray[np.float64]:
     content = 1 + int(start * (2**bits - 1))
     register = [content >> k & 1 for k in range(bits)]
     for n in range(bits, length):
-        bit = 0
-        for tap in _TAPS[bits]:
-            bit ^= register[n - tap]
-        register.append(bit)
+        register.append(sum(register[n - tap] for tap in _TAPS[bits]) % 2)
     return 2.0 * np.array(register[:length]) - 1.0
 
 

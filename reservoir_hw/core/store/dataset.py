@@ -8,6 +8,7 @@ import os
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -55,32 +56,29 @@ def row_coordinates(spec: Mapping[str, Any], *, sequences: int, inputs: int, nod
 def create_coordinates(group: Any, coordinates: Mapping[str, Coordinate]) -> None:
     """Write those of axes that do not grow."""
     for axis, coordinate in coordinates.items():
-        values = coordinate.values
-        made = group.create_array(
-            axis,
-            shape=values.shape,
-            chunks=values.shape,
-            dtype="str" if values.dtype == object else values.dtype,
-            dimension_names=(axis,),
-            attributes=_attributes(coordinate),
-        )
-        made[:] = values
+        size = len(coordinate.values)
+        _axis(group, axis, coordinate, size, size)[:] = coordinate.values
 
 
 def create_steps(group: Any, spec: Mapping[str, Any], stop: int, *, overwrite: bool = False) -> Any:
     """A new coordinate of the time axis, `stop` steps long."""
-    none = step_coordinate(spec, 0, 0)
-    made = group.create_array(
-        "step",
-        shape=(stop,),
-        chunks=(_STEPS_IN_FILE,),
-        dtype=none.values.dtype,
-        dimension_names=("step",),
-        attributes=_attributes(none),
-        overwrite=overwrite,
-    )
+    made = _axis(group, "step", step_coordinate(spec, 0, 0), stop, _STEPS_IN_FILE, overwrite=overwrite)
     extend_steps(made, spec, 0, stop)
     return made
+
+
+def _axis(group: Any, axis: str, coordinate: Coordinate, size: int, chunk: int, *, overwrite: bool = False) -> Any:
+    """A new array with the type and the attributes of a coordinate."""
+    units = {"units": coordinate.units} if coordinate.units else {}
+    return group.create_array(
+        axis,
+        shape=(size,),
+        chunks=(chunk,),
+        dtype="str" if coordinate.values.dtype == object else coordinate.values.dtype,
+        dimension_names=(axis,),
+        attributes={**units, "long_name": coordinate.about},
+        overwrite=overwrite,
+    )
 
 
 def extend_steps(steps: Any, spec: Mapping[str, Any], known: int, stop: int) -> None:
@@ -91,11 +89,6 @@ def extend_steps(steps: Any, spec: Mapping[str, Any], known: int, stop: int) -> 
     for start in range(known - known % _STEPS_IN_FILE, stop, _STEPS_IN_FILE):
         end = min(start + _STEPS_IN_FILE, steps.shape[0])
         steps[start:end] = step_coordinate(spec, start, end).values
-
-
-def _attributes(coordinate: Coordinate) -> dict[str, str]:
-    units = {"units": coordinate.units} if coordinate.units else {}
-    return {**units, "long_name": coordinate.about}
 
 
 # ---- What is wrong with a store: damaged, lost, or not to be read now or by this user.
@@ -126,11 +119,18 @@ def origin(error: BaseException) -> Any:
     return error
 
 
-def unreadable(path: str, what: str, error: Exception) -> ConfigurationError:
-    """The error of a file that is damaged, or that cannot be read."""
-    if harmed(error):
-        return ConfigurationError(f"{path} is damaged: {what} cannot be read ({brief(error)})")
-    return ConfigurationError(f"{path}: {what} cannot be read ({brief(error)}){leave(error)}")
+@contextlib.contextmanager
+def readable(path: str, what: str, *broken: type[Exception]) -> Iterator[None]:
+    """Raises `ConfigurationError` where `what` is read of a file that is damaged, or that cannot be read.
+
+    `broken` are raised by others than Zarr where a file is damaged.
+    """
+    try:
+        yield
+    except (*BROKEN, *broken) as error:
+        if harmed(error):
+            raise ConfigurationError(f"{path} is damaged: {what} cannot be read ({brief(error)})") from error
+        raise ConfigurationError(f"{path}: {what} cannot be read ({brief(error)}){leave(error)}") from error
 
 
 def brief(error: Exception) -> str:
@@ -239,8 +239,6 @@ class Dataset:
         # In the opposite order of that in which a writer lets them grow; times, which are no states, when asked for.
         self.states: Any = group["states"]
         self.inputs: Any = group["inputs"]
-        self._times: Any = None
-        self._step_axis: Any = None
         self.name: str = group.basename
         """Its name in the store."""
         self.sequences: int = self.states.shape[0]
@@ -272,21 +270,17 @@ class Dataset:
         Raises `ConfigurationError` if they are damaged.
         """
         found = np.full((*self._chunks(self.steps), 2), np.nan)
-        try:
+        with readable(self._home.path, f"times of {self.name}"):
             # A process that grew the time axis and died may have left fewer or more.
-            times = self._timing()[: found.shape[0], : found.shape[1]]
-        except BROKEN as error:
-            raise unreadable(self._home.path, f"times of {self.name}", error) from error
+            times = self._times[: found.shape[0], : found.shape[1]]
         found[: times.shape[0], : times.shape[1]] = times
         return found
 
     @property
     def times_given_up(self) -> str | None:
         """What was wrong with times that were lost when more was written; None if none were lost."""
-        try:
-            return self._timing().attrs.get(_GIVEN_UP)
-        except BROKEN as error:
-            raise unreadable(self._home.path, f"times of {self.name}", error) from error
+        with readable(self._home.path, f"times of {self.name}"):
+            return self._times.attrs.get(_GIVEN_UP)
 
     def regions(self) -> Iterator[Region]:
         """All chunks, group after group."""
@@ -427,16 +421,19 @@ class Dataset:
                 raise
             times[group, chunk] = timing
 
-    def _timing(self) -> Any:
-        if self._times is None:
-            self._times = self._group["timing"]
-        return self._times
+    @cached_property
+    def _times(self) -> Any:
+        return self._group["timing"]
+
+    @cached_property
+    def _step_axis(self) -> Any:
+        return self._group["step"]
 
     def _timing_for(self, steps: int) -> Any:
         """The array of times, of so many steps at least; a new one if it is damaged."""
         groups, chunks = self._chunks(steps)
         try:
-            times = self._timing()
+            times = self._times
         except BROKEN as error:
             if not harmed(error):
                 raise
@@ -447,8 +444,6 @@ class Dataset:
 
     def _grow_steps(self, stop: int) -> None:
         try:
-            if self._step_axis is None:
-                self._step_axis = self._group["step"]
             extend_steps(self._step_axis, self._home.spec, self.steps, stop)
         except BROKEN as error:
             # What is damaged can be made again.

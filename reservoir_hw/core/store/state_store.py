@@ -33,8 +33,8 @@ from reservoir_hw.core.store.dataset import (
     harmed,
     not_a_store,
     origin,
+    readable,
     row_coordinates,
-    unreadable,
 )
 
 FORMAT = "reservoir_hw.states"
@@ -118,11 +118,9 @@ class StateStore:
             raise ConfigurationError(
                 f"{path} has the format version {root.attrs.get('version')}, this program reads version {VERSION}"
             )
-        try:
+        with readable(path, "its journal"):
             store = cls(path, root)
             _check_journal(store._journal.attrs)
-        except BROKEN as error:
-            raise unreadable(path, "its journal", error) from error
         return store
 
     @staticmethod
@@ -150,17 +148,13 @@ class StateStore:
     @property
     def datasets(self) -> dict[str, Dataset]:
         """All data sets by name, in the order of their names, numbers by their value."""
-        try:
+        with readable(self.path, "the list of its data sets"):
             names = [name for name in self._groups() if name not in _RESERVED and not name.endswith(UNFINISHED)]
-        except BROKEN as error:
-            raise unreadable(self.path, "the list of its data sets", error) from error
         names.sort(key=lambda name: [(len(part), part) if part.isdigit() else (0, part) for part in name.split(".")])
         found = {}
         for name in names:
-            try:
+            with readable(self.path, f"the data set {name}"):
                 found[name] = Dataset(self._root[name], self._home)
-            except BROKEN as error:
-                raise unreadable(self.path, f"the data set {name}", error) from error
         return found
 
     def _groups(self) -> list[str]:
@@ -296,14 +290,12 @@ class StateStore:
         slot = self._journal.attrs["snapshot"]
         if slot is None:
             return None
-        try:
+        with readable(self.path, "the last snapshot", SafetensorError):
             data = self._root[f"snapshots/{slot}"][:].tobytes()
             told = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")]).get("__metadata__", {}).get("places")
             if told != str(self.committed):
                 raise ValueError(f"it belongs to place {told}, not {self.committed}")
             return load(data)
-        except (*BROKEN, SafetensorError) as error:
-            raise unreadable(self.path, "the last snapshot", error) from error
 
     def remove_leftovers(self) -> None:
         """Remove half-written files of a process that died; only while nobody else writes."""

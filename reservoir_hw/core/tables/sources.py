@@ -184,7 +184,9 @@ def opened(path: Path, read: ReadConfig) -> Iterator[Source]:
 
 def _arrays(content: Any, start: bytes, path: Path, read: ReadConfig, stack: ExitStack) -> Mapping[str, Any]:
     if start.startswith(_HDF5) or start[512:].startswith(_HDF5):
-        file = stack.enter_context(_hdf5(path).File(content, "r"))
+        with extra("data", f"{path} is HDF5, which needs h5py"):
+            import h5py
+        file = stack.enter_context(h5py.File(content, "r"))
         return _netcdf(content, start, path, stack) if "_NCProperties" in file.attrs else _datasets(file)
     if start.startswith(b"PK\x03\x04"):
         return stack.enter_context(_numpy(content))
@@ -243,12 +245,6 @@ def _unpacked(content: Any, start: bytes, path: Path) -> bytes | None:
 
 def _numpy(content: Any) -> Any:
     return np.load(content, mmap_mode="r" if isinstance(content, Path) else None, allow_pickle=False)
-
-
-def _hdf5(path: Path) -> Any:
-    with extra("data", f"{path} is HDF5, which needs h5py"):
-        import h5py
-    return h5py
 
 
 def _datasets(file: Any) -> dict[str, Any]:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from reservoir_hw.backends.simulated.memory import in_units
+from reservoir_hw.core.words import counted
 from reservoir_hw.experiment.configuration.experiment import Point
 from reservoir_hw.experiment.run.trainer import Cost, DeviceMemory
 
@@ -34,11 +35,11 @@ class Estimate:
         size = "unknown size" if self.state_bytes is None else in_units(self.state_bytes)
         time = "" if self.hours is None else f", {self.hours:.2g} h of device time"
         what = "harvest" if self.kept else "run"
-        runs = _number(self.runs, what)
+        runs = counted(self.runs, what)
         runs += f" ({self.stored} on harvested states)" if self.stored else ""
         learning = f", {self.training_steps:,} training steps" if self.training_steps else ""
-        chunks = f" in {_number(self.chunks, 'chunk')} or more" if self.chunks else ""
-        chunks += f" and {_number(self.bursts, 'burst')}" if self.bursts else ""
+        chunks = f" in {counted(self.chunks, 'chunk')} or more" if self.chunks else ""
+        chunks += f" and {counted(self.bursts, 'burst')}" if self.bursts else ""
         where = "kept on disk" if self.kept else "streamed, not kept" if self.chunks else "precomputed"
         states = f", {size} of states ({where})" if self.state_bytes != 0 else ""
         return f"{runs}{learning}, {self.device_steps:,} device steps{chunks}{states}{time}"
@@ -66,7 +67,3 @@ def estimate(points: Sequence[tuple[Point, Cost]], *, kept: bool = False) -> Est
         stored=sum(cost.stored for cost in costs),
         on_device=max(on_gpus, key=lambda memory: memory.total, default=None),
     )
-
-
-def _number(count: int, what: str) -> str:
-    return f"{count:,} {what}" if count == 1 else f"{count:,} {what}s"

@@ -10,6 +10,7 @@ from importlib.resources import files
 from typing import Any
 
 from reservoir_hw.core.files import replace_file, replacing
+from reservoir_hw.core.words import duration
 from reservoir_hw.experiment.configuration.document import called
 from reservoir_hw.experiment.run.result import InFolder, how_it_ended, to_yaml
 
@@ -46,7 +47,7 @@ def write_report(result: InFolder) -> None:
             tables=result.tables(),
             pictures=pictures,
             devices=_devices(result.provenance),
-            took=_duration(result.seconds),
+            took=duration(result.seconds),
             durations=_durations(result.provenance["rows"]),
             settings=to_yaml(result.provenance["settings"]) if "settings" in result.provenance else "",
             configuration=json.dumps(result.provenance["configuration"], indent=2),
@@ -84,16 +85,9 @@ def _durations(rows: Sequence[Mapping[str, Any]]) -> list[list[str]]:
     """Of each row that says it: label, what varies, duration."""
     rows = [row for row in rows if "seconds" in row]
     return [
-        [row["label"], ", ".join(f"{key} {text}" for key, text in said.items()), _duration(row["seconds"])]
+        [row["label"], ", ".join(f"{key} {text}" for key, text in said.items()), duration(row["seconds"])]
         for row, said in zip(rows, called([row["point"] for row in rows]), strict=True)
     ]
-
-
-def _duration(seconds: float) -> str:
-    if seconds < 60:
-        return f"{seconds:.2g} s"
-    minutes, hours = round(seconds / 60), seconds / 3600
-    return f"{minutes} min" if minutes < 120 else f"{hours:.1f} h"
 
 
 def _devices(provenance: dict[str, Any]) -> list[str]:

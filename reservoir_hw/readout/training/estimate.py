@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
+from reservoir_hw.core.words import duration
 from reservoir_hw.readout.training.examples import of_corpus
-from reservoir_hw.readout.training.history import duration
 from reservoir_hw.readout.training.options import TrainingOptions
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from reservoir_hw.core.errors import ConfigurationError
 from reservoir_hw.core.files import replacing
+from reservoir_hw.core.words import duration
 
 
 @dataclass(frozen=True)
@@ -122,14 +123,6 @@ def _row(cells: Sequence[str]) -> Row:
         for name, cell in zip(names, numbers, strict=False)
     ]
     return Row(*values, metrics=json.loads(metrics) if metrics else {})  # type: ignore[arg-type]
-
-
-def duration(seconds: float) -> str:
-    """With three digits, in the unit that suits it."""
-    for unit, length in (("days", 86400), ("h", 3600), ("min", 60)):
-        if seconds >= length:
-            return f"{seconds / length:.3g} {unit}"
-    return f"{seconds:.3g} s"
 
 
 # ---- The loss over the steps, as a picture.

@@ -14,6 +14,7 @@ from reservoir_hw.core.errors import ConfigurationError, extra
 from reservoir_hw.core.figure_style import colours, new_figure, plain, whole_numbers
 from reservoir_hw.core.spec import ReservoirSpec
 from reservoir_hw.core.store import Dataset, Region, StateStore
+from reservoir_hw.core.words import duration
 from reservoir_hw.tasks.task import Table
 
 if TYPE_CHECKING:
@@ -87,8 +88,7 @@ def table(about: Mapping[str, Any]) -> Table:
             f"{d['chunk'][0]} × {d['chunk'][1]:,}",
             d["dtype"],
             in_units(d["bytes"]),
-            _seconds(d["duration_s"]),
-            _seconds(d["driven_s"]),
+            *("" if d[key] is None else duration(d[key]) for key in ("duration_s", "driven_s")),
             _rate(d),
         ]
         for name, d in about["datasets"].items()
@@ -176,14 +176,6 @@ def _rate(dataset: Mapping[str, Any]) -> str:
 def _channels(count: int, names: list[str], unit: str) -> str:
     shown = ", ".join(names if len(names) < 6 else [*names[:4], f"... {names[-1]}"])
     return f"{count:,}{f' ({shown})' if names else ''}{f', unit {unit}' if unit != '1' else ''}"
-
-
-def _seconds(seconds: float | None) -> str:
-    if seconds is None:
-        return ""
-    if seconds < 120:
-        return f"{seconds:.3g} s"
-    return f"{seconds / 60:.3g} min" if seconds < 7200 else f"{seconds / 3600:.3g} h"
 
 
 # ---- A picture of a trace that says at a glance whether there is a reservoir in it. Needs the `report` extra.

@@ -15,8 +15,7 @@ from reservoir_hw.core.errors import ConfigurationError
 from reservoir_hw.core.files import must_be_writable
 from reservoir_hw.core.reservoir_config import GROUPS, ReservoirConfig, parse_reservoir
 from reservoir_hw.experiment.devices.info import config_from_file
-from reservoir_hw.testing import devices, plugin
-from reservoir_hw.testing import html_report as collected
+from reservoir_hw.testing import collected, devices, plugin
 from reservoir_hw.testing.report import Report
 from reservoir_hw.testing.session import OnPlan, Share, SuiteRun
 

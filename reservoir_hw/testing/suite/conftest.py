@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 
 from reservoir_hw.core.errors import ConfigurationError
-from reservoir_hw.testing import html_report as collected
-from reservoir_hw.testing import plugin
+from reservoir_hw.testing import collected, plugin
 from reservoir_hw.testing.bench import Bench
 from reservoir_hw.testing.devices import Device
 from reservoir_hw.testing.plan import Statement

@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from served import ipc_address, served
+from served import ipc_address, served, until
 from toys import SnapshotToy, Toy
 
 from reservoir_hw import open_reservoir
@@ -60,13 +60,6 @@ def connected(path: str) -> socket.socket:
     one.settimeout(5)
     one.connect(path)
     return one
-
-
-def until(true: Callable[[], bool], seconds: float = 5.0) -> None:
-    end = time.monotonic() + seconds
-    while not true():
-        assert time.monotonic() < end
-        time.sleep(0.01)
 
 
 # ---- the page -------------------------------------------------------------------------------------

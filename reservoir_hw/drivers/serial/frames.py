@@ -19,10 +19,9 @@ ANSWER = 0x80
 NAK = 0xFF
 SHORTEST_BODY = 8
 LEAST_FRAME_BYTES = 256
-
+"""What every board takes and sends."""
 LONGEST_S = 86400.0
 """Of a step and a reset: a longer time is no declaration."""
-"""What every board takes and sends."""
 SHORTEST_LEASE_MS = 100
 STEP_BYTES = SHORTEST_BODY + 4 + 4
 """A STEP without its numbers, and its answer."""
@@ -256,14 +255,7 @@ def _refuse_impossible(declared: Declaration) -> None:
             )
 
 
-class BoardState(IntEnum):
-    """Where a board is, as it says in STATUS."""
-
-    SAFE = 0
-    AT_REST = 1
-    DRIVEN = 2
-    STATE_LOST = 3
-    FAULT = 4
+_BOARD_STATES = ("safe", "at rest", "driven", "state lost", "fault")
 
 
 @dataclass(frozen=True)
@@ -287,11 +279,10 @@ def status_of(content: bytes) -> Status:
     if len(content) <= _STATUS.size or content.find(b"\0", _STATUS.size) != len(content) - 1:
         raise ProtocolError("its STATUS does not have the right length, or does not end with a text")
     state, session, step, uptime_ms, *counts = _STATUS.unpack_from(content)
-    try:
-        name = BoardState(state).name.lower().replace("_", " ")
-    except ValueError:
-        raise ProtocolError(f"its STATUS says state {state}, which there is not") from None
-    return Status(name, session, step, uptime_ms / 1000, *counts, problem=_text(content[_STATUS.size : -1]))
+    if state >= len(_BOARD_STATES):
+        raise ProtocolError(f"its STATUS says state {state}, which there is not")
+    problem = _text(content[_STATUS.size : -1])
+    return Status(_BOARD_STATES[state], session, step, uptime_ms / 1000, *counts, problem=problem)
 
 
 class Nak(NamedTuple):

@@ -370,11 +370,12 @@ class Client:
 
     def attach(self) -> dict[str, Any]:
         """Take the device; its declaration, which names at least the widths and encodings."""
-        reply = self.call(codec.ATTACH)
-        return self.declared(self.map_in(reply.payload, reply.frames), reply.frames)
+        return self.declared(self.call(codec.ATTACH))
 
-    def declared(self, declaration: dict[str, Any], frames: list[bytes]) -> dict[str, Any]:
-        """Remember a declaration, without which nothing could be driven."""
+    def declared(self, reply: Reply) -> dict[str, Any]:
+        """Remember the declaration in a reply, without which nothing could be driven."""
+        frames = reply.frames
+        declaration = self.map_in(reply.payload, frames)
         spec = declaration.get("spec")
         encodings = [declaration.get(name) for name in ("inputs", "states")]
         if not isinstance(spec, dict) or not all(_is_encoding(one) for one in encodings):

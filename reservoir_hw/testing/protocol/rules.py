@@ -72,11 +72,15 @@ class Rules(list[Rule]):
         """Add a rule of several that are looked at in the same way; `what` are the arguments of `look`."""
         self.append(Rule(self.group, title, page, partial(look, **what)))
 
+    def add_in_session(self, title: str, page: str, look: Callable[..., None], /, **what: Any) -> None:
+        """As `add`; `look` also gets a client that has the device, at rest."""
+        self.add(title, page, _in_session, look=partial(look, **what))
+
     def in_session(self, title: str, *, page: str) -> Callable[[LookInSession], LookInSession]:
         """Add a function as a rule; it gets a client that has the device, at rest."""
 
         def add(look: LookInSession) -> LookInSession:
-            self.add(title, page, _in_session, look=look)
+            self.add_in_session(title, page, look)
             return look
 
         return add

@@ -14,11 +14,6 @@ from reservoir_hw.testing.plan import Plan, drives, failed, inconclusive, unveri
 _PASTS = 4
 
 
-def pasts(plan: Plan) -> int:
-    """Each with the common drive, the first twice if the device scatters."""
-    return (_PASTS + (not plan.spec.deterministic)) * plan.drive(plan.past + _common(plan))
-
-
 def forgotten(plan: Plan) -> int:
     """Nothing where no memory is declared."""
     memory = plan.spec.memory_steps
@@ -41,7 +36,8 @@ def test_forgotten(bench: Bench) -> None:
     bench.expect_same(pair, f"{memory} steps after different pasts", rounds=True, fades=True)
 
 
-@drives(pasts)
+# Each past with the common drive, the first twice if the device scatters.
+@drives(lambda plan: (_PASTS + (not plan.spec.deterministic)) * plan.drive(plan.past + _common(plan)))
 def test_echo_state(bench: Bench) -> None:
     """Different pasts end in one response to the same inputs (echo-state index 1)."""
     past = bench.plan.past

@@ -8,20 +8,11 @@ import numpy as np
 
 from reservoir_hw.core.errors import InputRangeError, ReservoirError, ShapeError
 from reservoir_hw.testing.bench import Bench
-from reservoir_hw.testing.plan import Plan, drives, failed
+from reservoir_hw.testing.plan import drives, failed
 
 
-def planned(plan: Plan) -> int:
-    """One with two sequences, one short one, one step."""
-    return plan.drive(plan.steps, batch=2) + plan.drive(3) + plan.drive(1)
-
-
-def resets(plan: Plan) -> int:
-    """One for each case."""
-    return 5 * plan.drive(0)
-
-
-@drives(planned)
+# One with two sequences, one short one, one step.
+@drives(lambda plan: plan.drive(plan.steps, batch=2) + plan.drive(3) + plan.drive(1))
 def test_shapes(bench: Bench) -> None:
     """run, step and out= answer with (batch, time, nodes) in the declared dtype."""
     spec = bench.spec
@@ -44,7 +35,8 @@ def _step(bench: Bench, u: np.ndarray) -> np.ndarray:
     return np.asarray(bench.reservoir.step(u))
 
 
-@drives(resets)
+# A reset for each case.
+@drives(lambda plan: 5 * plan.drive(0))
 def test_wrong_inputs(bench: Bench) -> None:
     """Wrong shapes, other batch sizes, NaN and infinity are refused before `counters.steps` moves."""
     run, good = bench.reservoir.run, bench.inputs(steps=3)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 
@@ -72,7 +72,7 @@ def budget(text: str | None) -> tuple[int, float | None]:
     return steps or BUDGET, seconds
 
 
-def conclude(statement: Statement, error: BaseException) -> None:
+def conclude(statement: Statement, error: BaseException) -> NoReturn:
     """Note how a statement ended, and end the test in pytest's words. After Ctrl-C nobody has looked at it."""
     if isinstance(error, KeyboardInterrupt):
         raise error

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 import struct
 from collections.abc import Callable
@@ -272,18 +273,11 @@ NAMED: dict[int, set[str]] = {
     codec.UPLOAD: set(),
     codec.READOUT: set(),
 }
-SWITCHES = {
-    codec.SNAPSHOT: "snapshot",
-    codec.RESTORE: "snapshot",
-    codec.TRANSITION: "settable",
-    codec.UPLOAD: "programmable",
-    codec.READOUT: "readout",
-}
 
 
 def _odd_fields(device: Device, *, operation: int) -> None:
-    if operation in SWITCHES:
-        device.must_have(SWITCHES[operation])
+    if operation in codec.SWITCHES:
+        device.must_have(codec.SWITCHES[operation])
     for field in [name for name in ODD if name not in NAMED[operation]]:
         with device.let_in() if operation == codec.ATTACH else device.session() as client:
             fields, payload = client.request(operation)
@@ -322,13 +316,13 @@ def _(device: Device) -> None:
 
 
 def _other_encoding(device: Device, client: Client, *, operation: int) -> None:
-    if operation in SWITCHES:
-        device.must_have(SWITCHES[operation])
+    if operation in codec.SWITCHES:
+        device.must_have(codec.SWITCHES[operation])
     fields, payload = client.request(operation)
-    count = len(payload) // np.dtype(codec.NUMBERS[fields["dtype"]]).itemsize
-    others: list[tuple[int, float]] = [(fields["dtype"], fields["scale"] * 2), (fields["dtype"], float("nan"))]
-    others += [(fields["dtype"], 0.0), (fields["dtype"], -fields["scale"])]
-    others += [(dtype, fields["scale"]) for dtype in (*codec.NUMBERS, codec.NONE, 6, 255) if dtype != fields["dtype"]]
+    declared, right = fields["dtype"], fields["scale"]
+    count = len(payload) // np.dtype(codec.NUMBERS[declared]).itemsize
+    others = [(declared, scale) for scale in (2 * right, math.nan, 0.0, -right)]
+    others += [(dtype, right) for dtype in (*codec.NUMBERS, codec.NONE, 6, 255) if dtype != declared]
     for dtype, scale in others:
         number = np.dtype(codec.NUMBERS.get(dtype, "u1"))
         other = {**fields, "dtype": dtype, "scale": scale}

@@ -228,11 +228,7 @@ def _undeclared(device: Device, client: Client, *, name: str, operations: Sequen
     client.from_rest(device.u())
 
 
-for _name, _operations in (
-    ("snapshot", (codec.SNAPSHOT, codec.RESTORE)),
-    ("settable", (codec.TRANSITION,)),
-    ("programmable", (codec.UPLOAD,)),
-    ("readout", (codec.READOUT,)),
-):
+for _name in dict.fromkeys(codec.SWITCHES.values()):
+    _operations = [operation for operation, switch in codec.SWITCHES.items() if switch == _name]
     _refused = f"{_name}: false refuses {' and '.join(map(name_of, _operations))} with error 10"
     RULES.add_in_session(_refused, NOT_BY_THIS, _undeclared, name=_name, operations=_operations)

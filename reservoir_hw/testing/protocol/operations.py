@@ -211,14 +211,11 @@ BAD_ARRAYS: dict[str, bytes] = {
 
 
 def _bad_arrays(device: Device, client: Client, *, payload: bytes) -> None:
-    takes = [
-        (codec.RESTORE, "snapshot", {"batch": 1}), (codec.UPLOAD, "programmable", {}), (codec.READOUT, "readout", {})
-    ]  # fmt: skip
-    operations = [(operation, fields) for operation, name, fields in takes if device.offers(name)]
+    operations = [one for one in (codec.RESTORE, codec.UPLOAD, codec.READOUT) if device.offers(codec.SWITCHES[one])]
     if not operations:
         raise NotOffered("the device takes no named arrays")
-    for operation, fields in operations:
-        client.refused(operation, codec.E_MALFORMED, payload=payload, **fields)
+    for operation in operations:
+        client.refused(operation, codec.E_MALFORMED, payload=payload, **client.request(operation)[0])
     client.from_rest(device.u())
 
 

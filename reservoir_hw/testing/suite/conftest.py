@@ -54,7 +54,6 @@ def pytest_runtest_call(item: pytest.Item) -> Any:
         found = yield
     except BaseException as error:
         collected.conclude(statement, error)
-        return None
     statement.outcome = "passed"
     return found
 

@@ -10,7 +10,7 @@ from typing import Any, Self
 
 import numpy as np
 
-from reservoir_hw.core.errors import DeviceError
+from reservoir_hw.core.errors import DeviceError, ReservoirError
 from reservoir_hw.core.reservoir import Reservoir
 from reservoir_hw.core.reservoir_config import Action, HilConfig, ReservoirConfig, build_reservoir, perform
 from reservoir_hw.core.seeds import generator
@@ -210,6 +210,17 @@ class Bench:
             parts.append(np.asarray(self.reservoir.run(u[:, begin : begin + steps])))
             begin += steps
         return np.concatenate(parts, axis=1)
+
+    def refused(self, drive: Callable[[], object], error: type[ReservoirError], what: str) -> bool:
+        """Whether a drive gets this error. Fails where it does, but the device was driven."""
+        before = self.device_steps
+        try:
+            drive()
+        except error:
+            if self.device_steps != before:
+                failed(f"{what} was refused, but after the device had been driven")
+            return True
+        return False
 
     def repeated(self, u: np.ndarray) -> np.ndarray:
         """Responses (repeats, time, nodes) to inputs (1, time, inputs)."""

@@ -142,14 +142,9 @@ def stuffed_bytes(body_bytes: int) -> int:
 # ---- what operations say ------------------------------------------------------------------------
 
 
-def step_place(step: int) -> bytes:
-    """What is in a STEP before its inputs, and in its answer before its states."""
-    return _STEP.pack(step)
-
-
-def run_place(step: int, steps: int) -> bytes:
-    """What is in a RUN before its inputs, and in its answer before its states."""
-    return _RUN.pack(step, steps)
+def place_of(step: int, steps: int) -> tuple[Operation, bytes]:
+    """What drives so many steps, and what is in it before its inputs, and in its answer before its states."""
+    return (Operation.STEP, _STEP.pack(step)) if steps == 1 else (Operation.RUN, _RUN.pack(step, steps))
 
 
 @dataclass(frozen=True)

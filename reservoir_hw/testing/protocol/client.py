@@ -111,10 +111,6 @@ class Client:
         frames = self._line.receive(self.control, ANSWER_S)
         if frames is None:
             raise Broken(f"no answer to {op} within {ANSWER_S:g} s", [frame])
-        return self.read_answer(op, number, frames)
-
-    def read_answer(self, op: str, number: int, frames: list[bytes]) -> dict[str, Any]:
-        """The map of an answer to a question."""
         ledger = self._line.ledger
         answer = self.read_map(frames)
         said = type(answer["id"]) is int and answer["id"] == number

@@ -28,7 +28,7 @@ from reservoir_hw.core.reservoir import Reservoir
 from reservoir_hw.drivers.zeromq import Connection, links, unix_sockets
 from reservoir_hw.serving import Server
 from reservoir_hw.testing.protocol import codec as wire
-from reservoir_hw.testing.protocol.client import Client
+from reservoir_hw.testing.protocol.client import Client, Reply
 from reservoir_hw.testing.protocol.device import Device
 from reservoir_hw.testing.protocol.pipes import INLINE, MEMFD, SLOT, Packets, memfd, prefix
 
@@ -140,7 +140,7 @@ def ring_session(address: str, **terms: Any) -> Iterator[tuple[Client, Packets, 
         data: Any = client.data
         data.send_packet(prefix(0, INLINE), wire.pack_data(client.head(wire.ATTACH))[0], descriptors=[ring])
         client.sent = 1
-        client.declared(wire.from_msgpack(data.receive()[1]), [])
+        client.declared(Reply(wire.Header(wire.ATTACH | wire.REPLY), data.receive()[1], None, []))
         yield client, data, ring
         os.close(ring)
 

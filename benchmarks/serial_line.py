@@ -35,8 +35,7 @@ from reservoir_hw.drivers.serial.frames import (
     Operation,
     crc16,
     on_line,
-    run_place,
-    step_place,
+    place_of,
     stuffed,
     unstuffed,
 )
@@ -88,12 +87,7 @@ class Bare:
         """Seconds for all steps, so many in a frame."""
         request, answer = self._packed(Operation.RESET)
         assert self._ask(request, len(answer)) == answer
-        if steps == 1:
-            packed = [self._packed(Operation.STEP, step_place(at), at, 1) for at in range(STEPS_A_ROUND)]
-        else:
-            packed = [
-                self._packed(Operation.RUN, run_place(at, steps), at, steps) for at in range(0, STEPS_A_ROUND, steps)
-            ]
+        packed = [self._packed(*place_of(at, steps), at, steps) for at in range(0, STEPS_A_ROUND, steps)]
         exchanges = [(request, len(answer)) for request, answer in packed]
         began = time.perf_counter()
         came = [self._ask(request, size) for request, size in exchanges]

@@ -7,7 +7,8 @@ import secrets
 import socket
 import tempfile
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -63,6 +64,14 @@ def served(reservoir: Reservoir, address: str, **options: Any) -> Iterator[Serve
         thread.join()
     if ended:
         raise ended[0]
+
+
+def until(condition: Callable[[], bool], seconds: float = 10.0) -> None:
+    """Wait until it holds, which is to be soon."""
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.005)
 
 
 def socket_of(dealer: Dealer) -> zmq.Socket[bytes]:

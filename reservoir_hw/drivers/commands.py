@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from itertools import cycle
 from typing import Any, Self
 
 import numpy as np
@@ -178,11 +179,13 @@ class Floats:
 
     names: tuple[str, ...] = ()
 
-    def read(self, answer: str, values: Values, asked: str) -> Reading:
+    def read(self, answer: str, _values: Values, asked: str) -> Reading:
         """What an answer says. Raises `ProtocolError` or `DeviceFault`, which name what was `asked`."""
-        del values
-        texts = [text for text in _BETWEEN.split(answer) if text]
-        numbers = [_number(text, answer, asked) if _is_read(self.names, at) else 0.0 for at, text in enumerate(texts)]
+        texts = filter(None, _BETWEEN.split(answer))
+        names = cycle(self.names or (STATE,))
+        numbers = [
+            0.0 if name == NOTHING else _number(text, answer, asked) for text, name in zip(texts, names, strict=False)
+        ]
         return named(numbers, self.names, asked, shown(answer))
 
 
@@ -217,7 +220,11 @@ Answer = Floats | Pattern
 
 
 def named(numbers: Sequence[float], names: Sequence[str], asked: str, answer: str) -> Reading:
-    """The numbers of an answer by their names. Raises `ProtocolError` for a count that does not fit."""
+    """The numbers of an answer by their names.
+
+    Raises `ProtocolError` for a count that does not fit, and `DeviceFault` for a state by which an instrument says that
+    there is none.
+    """
     if not names:
         names = (STATE,)
     if not len(numbers) or len(numbers) % len(names):
@@ -225,38 +232,23 @@ def named(numbers: Sequence[float], names: Sequence[str], asked: str, answer: st
             f"{asked} was answered by {answer}, {len(numbers)} numbers where {len(names)} are read ({', '.join(names)})"
         )
     reading = Reading()
-    for at, number in enumerate(numbers):
-        name = names[at % len(names)]
+    for number, name in zip(numbers, cycle(names), strict=False):
         if name == STATE:
             reading.states.append(number)
         elif name != NOTHING:
             reading.named.setdefault(name, []).append(number)
-    refuse_no_number(reading.states, asked, answer)
-    return reading
-
-
-def refuse_no_number(states: Sequence[float], asked: str, answer: str) -> None:
-    """Raise `DeviceFault` for a state by which an instrument says that there is none."""
-    bad = [state for state in states if not abs(state) < NO_NUMBER]
+    bad = [state for state in reading.states if not abs(state) < NO_NUMBER]
     if bad:
         raise DeviceFault(
             f"{asked} was answered by {answer}: {bad[0]:g} is no number but a word of instruments, for over-range "
             "(9.9e37) or for what was not measured (9.91e37): set a wider range, or have it measured"
         )
-
-
-def numbers_of(block: np.ndarray) -> list[float]:
-    """A block of binary numbers as floats."""
-    return block.astype(np.float64).tolist()
+    return reading
 
 
 def shown(answer: str) -> str:
     """An answer in a message."""
     return repr(answer if len(answer) <= _SHOWN else f"{answer[:_SHOWN]}...")
-
-
-def _is_read(names: Sequence[str], at: int) -> bool:
-    return not names or names[at % len(names)] != NOTHING
 
 
 def _number(text: str, answer: str, asked: str) -> float:
@@ -333,13 +325,13 @@ class TextInstrument:
             log.debug("%s -> %s", self.address, answer)
             return answer
 
-    def ask_block(self, line: str, dtype: Any) -> np.ndarray:
+    def ask_block(self, line: str, dtype: Any) -> list[float]:
         """The numbers (of `dtype`) in the block that answers a line."""
         with self._exchange(line) as link:
             self._know(link)
             self._expect_nothing(link, line)
             self._send(link, line)
-            return numbers_in(link.block(), dtype)
+            return numbers_in(link.block(), dtype).astype(np.float64).tolist()
 
     def check_errors(self) -> None:
         """Raise `DeviceFault` with everything in the error queue, which is empty afterwards."""
@@ -368,7 +360,10 @@ class TextInstrument:
 
     @contextmanager
     def _exchange(self, line: str) -> Iterator[Link]:
-        session = self._session or self._connected()
+        if self._session is None:
+            self._session, self._is_known = Session(self.address, self._config), False
+            time.sleep(self._config.boot_wait_s)
+        session = self._session
         log.debug("%s <- %s", self.address, line)
         try:
             yield session.link
@@ -379,12 +374,6 @@ class TextInstrument:
         except BaseException:
             self.close()
             raise
-
-    def _connected(self) -> Session:
-        self._session = session = Session(self.address, self._config)
-        self._is_known = False
-        time.sleep(self._config.boot_wait_s)
-        return session
 
     def _know(self, link: Link) -> None:
         """Before the first question on a connection: the line is silent, and the right one is there."""
@@ -431,24 +420,22 @@ class TextInstrument:
     def _take_errors(self) -> list[str]:
         """All entries of the error queue; none where there is no queue."""
         found: list[str] = []
-        while self._config.errors and (entry := self._next_error()) is not None:
-            found.append(entry)
-            if len(found) == _MOST_ERRORS:
+        query = self._config.errors
+        if not query:
+            return found
+        while len(found) < _MOST_ERRORS:
+            entry = self.ask(query)
+            number = _ENTRY.match(entry)
+            if number is None:
+                self.close()
                 raise ProtocolError(
-                    f"{self.address}: {self._config.errors} never says that there is no error: {entry!r}"
+                    f"{self.address}: {query} was answered by {shown(entry)}, which does not begin with a number as "
+                    "entries of an error queue do"
                 )
-        return found
-
-    def _next_error(self) -> str | None:
-        entry = self.ask(self._config.errors)
-        found = _ENTRY.match(entry)
-        if found is None:
-            self.close()
-            raise ProtocolError(
-                f"{self.address}: {self._config.errors} was answered by {shown(entry)}, which does not begin with a "
-                "number as entries of an error queue do"
-            )
-        return None if int(found[1]) == 0 else entry
+            if int(number[1]) == 0:
+                return found
+            found.append(entry)
+        raise ProtocolError(f"{self.address}: {query} never says that there is no error: {found[-1]!r}")
 
     def _explain(self, error: DeviceTimeout, link: Link, line: str) -> None:
         """Ask the instrument why it did not answer."""

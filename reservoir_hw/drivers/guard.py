@@ -49,10 +49,17 @@ class Guard:
             start_new_session=True,
         )
         assert process.stdin is not None
+        assert process.stdout is not None
         try:
             process.stdin.write(_GIVEN.dump_json((self._resources, self._safe_states)) + b"\n")
             process.stdin.flush()
-            said = _line_of(process)
+            with selectors.DefaultSelector() as selector:
+                selector.register(process.stdout, selectors.EVENT_READ)
+                if not selector.select(_PATIENCE_S):
+                    raise DeviceFault(
+                        f"the process that should watch over the instruments said nothing for {_PATIENCE_S:g} s"
+                    )
+            said = process.stdout.readline().decode().strip() or "it ended"
         except BaseException:
             self.stop()
             raise
@@ -89,15 +96,6 @@ class Guard:
             process.stdin.close()
         process.wait()
         process.stdout.close()
-
-
-def _line_of(process: subprocess.Popen[bytes]) -> str:
-    assert process.stdout is not None
-    with selectors.DefaultSelector() as selector:
-        selector.register(process.stdout, selectors.EVENT_READ)
-        if not selector.select(_PATIENCE_S):
-            raise DeviceFault(f"the process that should watch over the instruments said nothing for {_PATIENCE_S:g} s")
-    return process.stdout.readline().decode().strip() or "it ended"
 
 
 def _main() -> None:

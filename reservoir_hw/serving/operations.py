@@ -87,18 +87,15 @@ def declaration_of(reservoir: Reservoir, inputs: Encoding, states: Encoding) -> 
         "settings": plain(reservoir.read_back()),
         "tolerances": dict(reservoir.tolerances),
         "label": reservoir.label or spec.identity.name,
-        "provenance": _told(reservoir),
+        "provenance": plain(
+            {name: about for name, about in reservoir.provenance().items() if name not in _OF_THE_CLIENT}
+        ),
         # `Reservoir.run` has looked at them; only a narrower number could still overflow.
         "finite": reservoir.states_are_checked and (states.number.kind == "i" or states.number == spec.numpy_dtype),
     }
 
 
-def _told(reservoir: Reservoir) -> dict[str, Any]:
-    """What of the provenance neither the spec nor the counters of the client say."""
-    record = reservoir.provenance()
-    return plain({name: value for name, value in record.items() if name not in _OF_THE_CLIENT})
-
-
+# What of the provenance the spec or the counters of the client say.
 _OF_THE_CLIENT = {"identity", "spec", "counters", "latency", "input_mask"}
 
 

@@ -10,7 +10,7 @@ from typing import Any, Self
 
 import numpy as np
 
-from reservoir_hw.core.errors import DeviceError
+from reservoir_hw.core.errors import DeviceError, ReservoirError
 from reservoir_hw.core.reservoir import Reservoir
 from reservoir_hw.core.reservoir_config import Action, HilConfig, ReservoirConfig, build_reservoir, perform
 from reservoir_hw.core.seeds import generator
@@ -211,9 +211,20 @@ class Bench:
             begin += steps
         return np.concatenate(parts, axis=1)
 
-    def repeated(self, drive: Drive) -> np.ndarray:
-        """Responses (repeats, time, nodes)."""
-        return np.stack([drive() for _ in range(self.repeats)])
+    def refused(self, drive: Callable[[], object], error: type[ReservoirError], what: str) -> bool:
+        """Whether a drive gets this error. Fails where it does, but the device was driven."""
+        before = self.device_steps
+        try:
+            drive()
+        except error:
+            if self.device_steps != before:
+                failed(f"{what} was refused, but after the device had been driven")
+            return True
+        return False
+
+    def repeated(self, u: np.ndarray) -> np.ndarray:
+        """Responses (repeats, time, nodes) to inputs (1, time, inputs)."""
+        return np.stack([self.drive(u)[0] for _ in range(self.repeats)])
 
     def pair(self, reference: Drive, other: Drive) -> Pair:
         """Both as often as a comparison needs, in turn: A B, B A, A B, ..."""
@@ -234,6 +245,14 @@ class Bench:
         """What differs. `rounds`: the arithmetic may round otherwise, as with another number of sequences."""
         return compare(pair.reference, pair.other, spread=pair.spread, tolerance=ROUNDING if rounds else 0.0)
 
+    def noted(self, pair: Pair, *, rounds: bool = False) -> Comparison:
+        """What differs, in the statement, too."""
+        found, statement = self.compare(pair, rounds=rounds), self.statement
+        statement.comparisons.append(asdict(found))
+        statement.value, statement.unit = found.difference, "standard deviations"
+        statement.low, statement.high = max(0.0, found.difference - found.smallest), found.difference + found.smallest
+        return found
+
     def expect_same(
         self, pair: Pair, what: str, *, rounds: bool = False, wanders: bool = False, fades: bool = False
     ) -> None:
@@ -242,13 +261,7 @@ class Bench:
         `wanders`: the conditions were not taken in turn, and so much as `WORTH_SEEING` may have changed meanwhile.
         `fades`: what they differ by fades away, so that a difference counts that would have been seen in any case.
         """
-        found = self.compare(pair, rounds=rounds)
-        self.statement.comparisons.append(asdict(found))
-        self.statement.value, self.statement.unit = found.difference, "standard deviations"
-        self.statement.low, self.statement.high = (
-            max(0.0, found.difference - found.smallest),
-            (found.difference + found.smallest),
-        )
+        found = self.noted(pair, rounds=rounds)
         small = found.difference <= WORTH_SEEING and found.largest <= _WORTH_SEEING_SOMEWHERE
         faint = fades and found.p is not None and found.difference <= found.smallest
         if found.differs and not (wanders and small) and not faint:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,8 +14,7 @@ from reservoir_hw.core.errors import ConfigurationError
 from reservoir_hw.core.files import must_be_writable
 from reservoir_hw.core.reservoir_config import GROUPS, ReservoirConfig, parse_reservoir
 from reservoir_hw.experiment.devices.info import config_from_file
-from reservoir_hw.testing import devices, plugin
-from reservoir_hw.testing import html_report as collected
+from reservoir_hw.testing import collected, devices, plugin
 from reservoir_hw.testing.report import Report
 from reservoir_hw.testing.session import OnPlan, Share, SuiteRun
 
@@ -139,13 +137,8 @@ class _Session:
 @contextmanager
 def _pytest_alone() -> Iterator[None]:
     """Without the options, plugins and settings that somebody has set for tests of their own."""
-    names = ("PYTEST_ADDOPTS", "PYTEST_PLUGINS", "PYTEST_DISABLE_PLUGIN_AUTOLOAD")
-    kept = {name: os.environ.pop(name, None) for name in names}
-    os.environ["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"
-    try:
+    with pytest.MonkeyPatch.context() as environment:
+        for name in ("PYTEST_ADDOPTS", "PYTEST_PLUGINS"):
+            environment.delenv(name, raising=False)
+        environment.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
         yield
-    finally:
-        for name, value in kept.items():
-            os.environ.pop(name, None)
-            if value is not None:
-                os.environ[name] = value

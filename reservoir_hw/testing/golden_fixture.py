@@ -115,8 +115,7 @@ class GoldenTraces:
     def _update(self, u: np.ndarray, path: Path) -> None:
         recorded = self._item.config.stash.setdefault(_RECORDED, {})
         test = self._item.nodeid
-        other = recorded.get(path, test)
-        if other != test:
+        if (other := recorded.get(path, test)) != test:
             raise ConfigurationError(
                 f"{path} was just recorded by {other}, and {test} would replace it: a trace for any device is recorded "
                 "with a single --reservoir"

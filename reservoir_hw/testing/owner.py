@@ -92,13 +92,11 @@ def main(given: str) -> None:
     signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         with build_reservoir(config) as reservoir:
-            told = False
+            reservoir.run(u)
+            print(DRIVING, flush=True)  # noqa: T201
             while True:
                 reservoir.reset(1)
                 reservoir.run(u)
-                if not told:
-                    print(DRIVING, flush=True)  # noqa: T201
-                    told = True
                 time.sleep(0)
     except ReservoirError as error:
         print(f"{type(error).__name__}: {error}".replace("\n", " "), flush=True)  # noqa: T201

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, NoReturn, TypeVar, get_args
 
 import numpy as np
@@ -194,7 +194,3 @@ class Statement:
     def bad(self) -> bool:
         """Whether it counts against the device."""
         return self.outcome in ("failed", "inconclusive")
-
-    def as_dict(self) -> dict[str, Any]:
-        """For JSON."""
-        return asdict(self)

@@ -9,6 +9,7 @@ import argparse
 import logging
 import os
 from collections.abc import Iterator
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -27,8 +28,6 @@ _FIRST_ERROR: pytest.StashKey[str] = pytest.StashKey()
 
 CAPABILITIES = ("snapshot", "settable", "programmable", "deterministic", "differentiable")
 """What a test can ask for with `reservoir_needs`."""
-
-_WAIT = "RESERVOIR_HW_WAIT_S"
 
 
 # ---- options --------------------------------------------------------------------------------------
@@ -90,21 +89,14 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def _show_waits(config: pytest.Config) -> None:
     """Waiting as long as the option says; who has the device is shown at once, and not when the test has failed."""
-    log, handler = logging.getLogger("reservoir_hw.core.locks"), _ToTerminal(config)
-    level, wait_s = log.level, os.environ.get(_WAIT)
-
-    def put_back() -> None:
-        log.removeHandler(handler)
-        log.setLevel(level)
-        os.environ.pop(_WAIT, None)
-        if wait_s is not None:
-            os.environ[_WAIT] = wait_s
-
-    config.add_cleanup(put_back)
+    log, handler, environment = logging.getLogger("reservoir_hw.core.locks"), _ToTerminal(config), pytest.MonkeyPatch()
+    config.add_cleanup(environment.undo)
+    config.add_cleanup(partial(log.setLevel, log.level))
+    config.add_cleanup(partial(log.removeHandler, handler))
     log.addHandler(handler)
     log.setLevel(logging.INFO)
     if config.option.reservoir_wait is not None:
-        os.environ[_WAIT] = str(config.option.reservoir_wait)
+        environment.setenv("RESERVOIR_HW_WAIT_S", str(config.option.reservoir_wait))
 
 
 class _ToTerminal(logging.Handler):
@@ -149,14 +141,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     flaky: Any = named("rerunfailures") or named("pytest_rerunfailures")
     for item in items:
         _check_markers(item)
-    for item in filter(_drives, items):
-        reruns = flaky and flaky.get_reruns_count(item)
+        reruns = flaky and _drives(item) and flaky.get_reruns_count(item)
         if reruns:
-            again = pytest.mark.flaky(
-                reruns=reruns, reruns_delay=flaky.get_reruns_delay(item), condition=_another_chance(item)
-            )
+            chance, delay = partial(_may_go_right, item), flaky.get_reruns_delay(item)
             # Before a marker of the test itself, which says how often, but not after what.
-            item.add_marker(again, append=False)
+            item.add_marker(pytest.mark.flaky(reruns=reruns, reruns_delay=delay, condition=chance), append=False)
 
 
 def _check_markers(item: pytest.Item) -> None:
@@ -170,24 +159,19 @@ def _check_markers(item: pytest.Item) -> None:
                 f"{item.nodeid}: write what the test needs as in reservoir_needs('snapshot'); there are "
                 f"{', '.join(CAPABILITIES)}"
             )
-        for name in marker.args:
-            if name not in CAPABILITIES:
-                raise pytest.UsageError(
-                    f"{item.nodeid}: reservoir_needs({name!r}): there is no such capability; there are "
-                    f"{', '.join(CAPABILITIES)}"
-                )
+        if unknown := [name for name in marker.args if name not in CAPABILITIES]:
+            raise pytest.UsageError(
+                f"{item.nodeid}: reservoir_needs({unknown[0]!r}): there is no such capability; there are "
+                f"{', '.join(CAPABILITIES)}"
+            )
 
 
-def _another_chance(item: pytest.Item) -> Any:
+def _may_go_right(item: pytest.Item) -> bool:
     """Whether all that went wrong in the last attempt may go right in the next one."""
+    from reservoir_hw.core.errors import DeviceDisconnected, DeviceFault, DeviceTimeout
 
-    def condition() -> bool:
-        from reservoir_hw.core.errors import DeviceDisconnected, DeviceFault, DeviceTimeout
-
-        flaky = DeviceTimeout | DeviceDisconnected | DeviceFault
-        return all(isinstance(error, flaky) for error in item.stash[_ERRORS])
-
-    return condition
+    flaky = DeviceTimeout | DeviceDisconnected | DeviceFault
+    return all(isinstance(error, flaky) for error in item.stash[_ERRORS])
 
 
 # ---- fixtures -------------------------------------------------------------------------------------
@@ -197,14 +181,14 @@ def _another_chance(item: pytest.Item) -> Any:
 def reservoir_device(request: pytest.FixtureRequest) -> Iterator[Device]:
     """The device of this session; what it opens is closed in the end."""
     name = getattr(request, "param", None)
-    if name is None and request.config.stash.get(DEVICES, {}):
+    if name is None:
         pytest.fail(
             "the test asks for the device while it runs (getfixturevalue), which is too late to choose one: name the "
-            "fixture among the arguments of the test, or in pytest.mark.usefixtures",
+            "fixture among the arguments of the test, or in pytest.mark.usefixtures"
+            if request.config.stash.get(DEVICES, {})
+            else "the test drives a device: say which with --reservoir FILE",
             pytrace=False,
         )
-    if name is None:
-        pytest.fail("the test drives a device: say which with --reservoir FILE", pytrace=False)
     from reservoir_hw.testing.devices import Device
 
     with Device(name, request.config.stash[DEVICES][name], request.config) as device:

@@ -171,14 +171,12 @@ class Report:
 
     def figures(self) -> dict[str, Figure]:
         """What each comparison found and could have seen; the response to the standard drive."""
-        from reservoir_hw.testing import report as figures
-
         found = {}
         compared = [one for one in self.statements if one.comparisons]
         if compared:
-            found["comparisons"] = figures.comparisons(compared)
+            found["comparisons"] = comparisons(compared)
         if self.standard is not None:
-            found["standard drive"] = figures.standard_drive(self.standard)
+            found["standard drive"] = standard_drive(self.standard)
         return found
 
 

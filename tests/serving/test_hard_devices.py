@@ -15,7 +15,7 @@ import msgpack
 import numpy as np
 import pytest
 import zmq
-from served import free_address, ipc_address, served, socket_of
+from served import free_address, ipc_address, served, socket_of, until
 from toys import Toy
 
 from reservoir_hw.backends.zeromq import ZmqReservoir
@@ -228,9 +228,7 @@ def test_a_client_that_goes_on_asking_does_not_keep_the_device_from_its_safe_sta
             asked = server._lease.traffic.requests
             assert asked > 10
             server.stop()
-            until = time.monotonic() + 5
-            while device.closed == closed and time.monotonic() < until:
-                time.sleep(0.01)
+            until(lambda: device.closed > closed, 5)
             assert device.closed == closed + 1
         finally:
             ended.set()
@@ -248,13 +246,6 @@ class Stuck(Toy):
         if self.interlock_fails:
             raise DeviceFault("the interlock does not answer")
         super()._close()
-
-
-def until(condition: Callable[[], bool]) -> None:
-    end = time.monotonic() + 10
-    while not condition() and time.monotonic() < end:
-        time.sleep(0.01)
-    assert condition()
 
 
 def test_a_device_that_is_not_safe_is_given_to_nobody(address: str) -> None:
@@ -334,9 +325,7 @@ def test_a_long_reason_still_fits_into_the_status(address: str) -> None:
             with connect(address) as far:
                 far.run(np.ones((1, 3, 2)))
                 device.fails = True
-            deadline = time.monotonic() + 10
-            while server.problem is None and time.monotonic() < deadline:
-                time.sleep(0.02)
+            until(lambda: server.problem is not None)
             with contextlib.closing(Connection(address)) as connection:
                 assert 1000 < len(connection.status()["problem"]) < 100_000
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from served import ipc_address, served
+from served import ipc_address, served, until
 from toys import Toy
 
 from reservoir_hw.core.errors import DeviceDisconnected, DeviceTimeout
@@ -51,13 +51,6 @@ def segments() -> int:
     """Those that this process, the side that lives on, has mapped. The last one to go takes them along."""
     gc.collect()
     return Path("/proc/self/maps").read_text().count("memfd:")
-
-
-def until_no_more_than(before: int) -> None:
-    end = time.monotonic() + LEASE_S
-    while segments() > before:
-        assert time.monotonic() < end
-        time.sleep(0.001)
 
 
 def kill(victim: int) -> float:
@@ -109,7 +102,7 @@ def test_clients_that_are_killed(nursery: Callable[[str, str], int], address: st
                 check_right(device)
             assert time.monotonic() - died < LEASE_S
             assert sorted(os.listdir(folder)) == ["device", "device.control"]
-            until_no_more_than(before)
+            until(lambda: segments() <= before, LEASE_S)
     assert os.listdir(folder) == []
 
 
@@ -130,7 +123,7 @@ def test_servers_that_are_killed(nursery: Callable[[str, str], int], address: st
         timer.join()
         noticed.append(noticed_at - dead_at[0])
         assert sorted(os.listdir(folder)) == ["device", "device.control"]
-        until_no_more_than(before)
+        until(lambda: segments() <= before, LEASE_S)
         heir = nursery("server", address)
         with connect(address) as device:
             check_right(device)

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import threading
-import time
 from pathlib import Path
 
 import numpy as np
 import pytest
 import zmq
-from served import served
+from served import served, until
 from toys import SnapshotToy, Toy
 
 from reservoir_hw.backends.zeromq import ZmqReservoir
@@ -85,9 +84,7 @@ def test_what_one_client_left_is_not_told_to_the_next(address: str) -> None:
         first.close()
         second = Connection(address)
         device.go.set()
-        until = time.monotonic() + 10
-        while server._lease.work is not None and time.monotonic() < until:
-            time.sleep(0.01)
+        until(lambda: server._lease.work is None)
         assert second.ask("ping", session=second._session)["finished"] == 0
         second.attach()
         second.close()

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import pytest
 import zmq
-from served import free_address, ipc_address, served
+from served import free_address, ipc_address, served, until
 from toys import TOY, SnapshotToy, Toy
 
 from reservoir_hw.core.errors import (
@@ -197,9 +197,7 @@ def test_control_that_does_not_pass_any_more(direction: Direction) -> None:
 
             with pytest.raises(DeviceDisconnected, match="no answer to 'ping'"):
                 drive_on()
-            until = time.monotonic() + PATIENCE_S
-            while server.status()["holder"] is not None and time.monotonic() < until:
-                time.sleep(0.02)
+            until(lambda: server.status()["holder"] is None, PATIENCE_S)
         with connect(back) as device:
             assert np.array_equal(device.run(inputs(5)), true_states(inputs(5)))
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from served import served as serving
+from served import until
 
 from reservoir_hw.backends.zeromq import ZmqReservoir
 from reservoir_hw.core.errors import Discontinuity, StateLost
@@ -18,7 +19,6 @@ from reservoir_hw.core.reservoir_config import open_reservoir
 from reservoir_hw.core.spec import Identity, ReservoirSpec
 from reservoir_hw.drivers.zeromq import Connection
 from reservoir_hw.drivers.zeromq.frames import Operation
-from reservoir_hw.serving import Server
 from reservoir_hw.testing.protocol import codec as wire
 from reservoir_hw.testing.protocol.device import Device
 
@@ -62,15 +62,10 @@ class Clocked(Reservoir):
 
 
 @pytest.fixture
-def served(tmp_path: Path) -> Iterator[tuple[Clocked, str]]:
-    device, address = Clocked(1e-3), f"ipc://{tmp_path}/device"
-    server = Server(device, address)
-    thread = threading.Thread(target=server.run)
-    thread.start()
-    assert server.wait_ready()
-    yield device, address
-    server.stop()
-    thread.join()
+def served(address: str) -> Iterator[tuple[Clocked, str]]:
+    device = Clocked(1e-3)
+    with serving(device, address):
+        yield device, address
 
 
 def test_a_run_in_many_chunks_has_no_gap(served: tuple[Clocked, str]) -> None:
@@ -181,13 +176,9 @@ def test_a_time_that_does_not_follow_is_noticed(served: tuple[Clocked, str]) -> 
         assert caught.value.step == 40
 
 
-def test_its_safe_state_when_the_client_vanishes(tmp_path: Path) -> None:
-    device, address = Clocked(1e-3), f"ipc://{tmp_path}/device"
-    server = Server(device, address, lease_s=0.3)
-    thread = threading.Thread(target=server.run)
-    thread.start()
-    try:
-        assert server.wait_ready()
+def test_its_safe_state_when_the_client_vanishes(address: str) -> None:
+    device = Clocked(1e-3)
+    with serving(device, address, lease_s=0.3) as server:
         before = device.safe
         connection = Connection(address)
         connection.attach()
@@ -196,12 +187,7 @@ def test_its_safe_state_when_the_client_vanishes(tmp_path: Path) -> None:
         assert connection._heartbeat is not None
         connection._heartbeat.join()
         connection._held.close()
-        until = time.monotonic() + 5
-        while device.safe == before and time.monotonic() < until:
-            time.sleep(0.02)
+        until(lambda: device.safe > before, 5)
         assert device.safe == before + 1
         assert server.status()["holder"] is None
         assert server.status()["traffic"]["expired_leases"] == 1
-    finally:
-        server.stop()
-        thread.join()

@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from served import ipc_address, served
+from served import ipc_address, served, until
 from toys import SnapshotToy, Toy
 
 from reservoir_hw import open_reservoir
@@ -29,7 +29,7 @@ from reservoir_hw.core.reservoir import Reservoir
 from reservoir_hw.drivers.zeromq import Connection, links, unix_sockets
 from reservoir_hw.serving import Server
 from reservoir_hw.testing.protocol import codec as wire
-from reservoir_hw.testing.protocol.client import Client
+from reservoir_hw.testing.protocol.client import Client, Reply
 from reservoir_hw.testing.protocol.device import Device
 from reservoir_hw.testing.protocol.pipes import INLINE, MEMFD, SLOT, Packets, memfd, prefix
 
@@ -61,13 +61,6 @@ def connected(path: str) -> socket.socket:
     one.settimeout(5)
     one.connect(path)
     return one
-
-
-def until(true: Callable[[], bool], seconds: float = 5.0) -> None:
-    end = time.monotonic() + seconds
-    while not true():
-        assert time.monotonic() < end
-        time.sleep(0.01)
 
 
 # ---- the page -------------------------------------------------------------------------------------
@@ -149,7 +142,7 @@ def ring_session(address: str, **terms: Any) -> Iterator[tuple[Client, Packets, 
         data.ring, data.slot_bytes, data.credits = mmap.mmap(ring, 0), SLOT_BYTES, client.welcome["credits"]
         data.send_packet(prefix(0, INLINE), wire.pack_data(client.head(wire.ATTACH))[0], descriptors=[ring])
         client.sent = 1
-        client.declared(wire.from_msgpack(data.receive()[1]), [])
+        client.declared(Reply(wire.Header(wire.ATTACH | wire.REPLY), data.receive()[1], None, []))
         yield client, data, ring
         os.close(ring)
 

@@ -22,7 +22,7 @@ from reservoir_hw.core.errors import (
 from reservoir_hw.core.knobs import Knob, Monitor
 from reservoir_hw.core.reservoir import Reservoir
 from reservoir_hw.core.spec import Counters, ReservoirSpec
-from reservoir_hw.drivers.commands import Place, Reading, TextInstrument, Unasked, Values, named, numbers_of
+from reservoir_hw.drivers.commands import Place, Reading, TextInstrument, Unasked, Values, named
 from reservoir_hw.drivers.guard import Guard
 from reservoir_hw.drivers.visa.roles import SafeState
 
@@ -204,7 +204,7 @@ class CommandsReservoir(Reservoir):
             return None
         asked = f"{instrument.address}: {text!r}"
         if line.block is not None:
-            numbers = numbers_of(instrument.ask_block(text, line.block))
+            numbers = instrument.ask_block(text, line.block)
             return named(numbers, line.names, asked, f"a block of {len(numbers)} numbers")
         answer = instrument.ask(text)
         if line.answer is None:

@@ -31,9 +31,8 @@ from reservoir_hw.drivers.serial.frames import (
     frame_of,
     nak_of,
     on_line,
-    run_place,
+    place_of,
     status_of,
-    step_place,
     stuffed_bytes,
 )
 from reservoir_hw.drivers.serial.line import Line
@@ -143,10 +142,7 @@ class Connection:
         with self._lock:
             if self._failure is not None:
                 raise DeviceDisconnected(f"{self._failure}; reset() begins a new session")
-            if steps == 1:
-                operation, place = Operation.STEP, step_place(self._step)
-            else:
-                operation, place = Operation.RUN, run_place(self._step, steps)
+            operation, place = place_of(self._step, steps)
             states = self._request(
                 operation, place, inputs, answer_bytes=steps * declared.state_bytes,
                 work_s=steps * (declared.step_period_s or 0.0),

@@ -19,10 +19,9 @@ ANSWER = 0x80
 NAK = 0xFF
 SHORTEST_BODY = 8
 LEAST_FRAME_BYTES = 256
-
+"""What every board takes and sends."""
 LONGEST_S = 86400.0
 """Of a step and a reset: a longer time is no declaration."""
-"""What every board takes and sends."""
 SHORTEST_LEASE_MS = 100
 STEP_BYTES = SHORTEST_BODY + 4 + 4
 """A STEP without its numbers, and its answer."""
@@ -143,14 +142,9 @@ def stuffed_bytes(body_bytes: int) -> int:
 # ---- what operations say ------------------------------------------------------------------------
 
 
-def step_place(step: int) -> bytes:
-    """What is in a STEP before its inputs, and in its answer before its states."""
-    return _STEP.pack(step)
-
-
-def run_place(step: int, steps: int) -> bytes:
-    """What is in a RUN before its inputs, and in its answer before its states."""
-    return _RUN.pack(step, steps)
+def place_of(step: int, steps: int) -> tuple[Operation, bytes]:
+    """What drives so many steps, and what is in it before its inputs, and in its answer before its states."""
+    return (Operation.STEP, _STEP.pack(step)) if steps == 1 else (Operation.RUN, _RUN.pack(step, steps))
 
 
 @dataclass(frozen=True)
@@ -256,14 +250,7 @@ def _refuse_impossible(declared: Declaration) -> None:
             )
 
 
-class BoardState(IntEnum):
-    """Where a board is, as it says in STATUS."""
-
-    SAFE = 0
-    AT_REST = 1
-    DRIVEN = 2
-    STATE_LOST = 3
-    FAULT = 4
+_BOARD_STATES = ("safe", "at rest", "driven", "state lost", "fault")
 
 
 @dataclass(frozen=True)
@@ -287,11 +274,10 @@ def status_of(content: bytes) -> Status:
     if len(content) <= _STATUS.size or content.find(b"\0", _STATUS.size) != len(content) - 1:
         raise ProtocolError("its STATUS does not have the right length, or does not end with a text")
     state, session, step, uptime_ms, *counts = _STATUS.unpack_from(content)
-    try:
-        name = BoardState(state).name.lower().replace("_", " ")
-    except ValueError:
-        raise ProtocolError(f"its STATUS says state {state}, which there is not") from None
-    return Status(name, session, step, uptime_ms / 1000, *counts, problem=_text(content[_STATUS.size : -1]))
+    if state >= len(_BOARD_STATES):
+        raise ProtocolError(f"its STATUS says state {state}, which there is not")
+    problem = _text(content[_STATUS.size : -1])
+    return Status(_BOARD_STATES[state], session, step, uptime_ms / 1000, *counts, problem=problem)
 
 
 class Nak(NamedTuple):

@@ -82,9 +82,7 @@ class Line:
 
     def drop(self) -> None:
         """Forget what has come."""
-        self._buffer.clear()
-        self._read(0.0)
-        self._buffer.clear()
+        self.take(0.0)
 
     def receive(self, until: float, longest: int) -> bytes | None:
         """What lies between the next two zeros, or None if that has not come by `until` of `time.monotonic`.
@@ -119,7 +117,8 @@ class Line:
         """Take what is there, or comes first within so many seconds."""
         try:
             if self._file is None:
-                data = self._read_waiting(wait_s)
+                waiting = self._serial.in_waiting
+                data = self._serial.read(waiting or 1) if waiting or wait_s else b""
             elif select.select([self._file], [], [], wait_s)[0]:
                 data = os.read(self._file, _AT_ONCE)
                 if not data:
@@ -132,10 +131,6 @@ class Line:
             raise self._gone(error) from error
         self.received += len(data)
         self._buffer += data
-
-    def _read_waiting(self, wait_s: float) -> bytes:
-        waiting = self._serial.in_waiting
-        return self._serial.read(waiting or 1) if waiting or wait_s else b""
 
     def _gone(self, error: OSError) -> DeviceDisconnected:
         return DeviceDisconnected(

@@ -14,7 +14,7 @@ import struct
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Annotated, Any, Protocol
+from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
 from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt, field_validator
@@ -152,32 +152,6 @@ _LONGEST_NOISE = 10
 _CHUNK = 1 << 18
 
 
-class Link(Protocol):
-    """Sends messages and receives answers; every wait ends after `timeout_s` without a byte."""
-
-    timeout_s: float
-
-    def send(self, message: bytes, block: Buffer = b"") -> None:
-        """A message without its terminator, and a block that ends it."""
-        ...
-
-    def line(self) -> bytes:
-        """An answer without its terminator."""
-        ...
-
-    def block(self) -> memoryview:
-        """The data of an answer that is a block."""
-        ...
-
-    def unasked(self) -> bytes:
-        """What has come and nobody has read. It is dropped."""
-        ...
-
-    def close(self) -> None:
-        """Idempotent."""
-        ...
-
-
 class _Stream(ABC):
     """Bytes without messages: a line ends as the terminations say, and what has come in advance is kept."""
 
@@ -187,7 +161,10 @@ class _Stream(ABC):
         self._received: bytearray = bytearray()
 
     def line(self) -> bytes:
-        """Raises `DeviceTimeout`, `DeviceDisconnected`, `ProtocolError` for one that does not end."""
+        """An answer without its terminator.
+
+        Raises `DeviceTimeout`, `DeviceDisconnected`, `ProtocolError` for one that does not end.
+        """
         searched = 0
         while (at := self._received.find(self._read_end, searched)) < 0:
             searched = max(0, len(self._received) - len(self._read_end))
@@ -205,7 +182,10 @@ class _Stream(ABC):
         return f"of an answer only {bytes(self._received[:_SHOWN])!r} came, without its end"
 
     def block(self) -> memoryview:
-        """Raises `DeviceTimeout`, `DeviceDisconnected`, `ProtocolError` for an answer that is none."""
+        """The data of an answer that is a block.
+
+        Raises `DeviceTimeout`, `DeviceDisconnected`, `ProtocolError` for an answer that is none.
+        """
         while len(self._received) < 2:
             self._received += self._some("a block was due")
         digits = length_of_length(bytes(self._received[:2]))
@@ -228,9 +208,14 @@ class _Stream(ABC):
     def _some(self, due: str) -> bytes:
         """At least a byte. Raises `DeviceTimeout` that says what was `due`, `DeviceDisconnected`."""
 
-    @abstractmethod
     def _fill(self, view: memoryview, filled: int) -> None:
         """The rest of a block, of which `filled` bytes are there."""
+        while filled < len(view):
+            some = self._some(f"{len(view) - filled} bytes of a block were due")
+            used = min(len(some), len(view) - filled)
+            view[filled : filled + used] = some[:used]
+            self._received += some[used:]
+            filled += used
 
 
 class SocketLink(_Stream):
@@ -243,7 +228,7 @@ class SocketLink(_Stream):
         connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
     def send(self, message: bytes, block: Buffer = b"") -> None:
-        """Raises `DeviceTimeout`, `DeviceDisconnected`."""
+        """A message without its terminator, and a block that ends it. Raises `DeviceTimeout`, `DeviceDisconnected`."""
         with self._told():
             self._socket.settimeout(self.timeout_s)
             if not block:
@@ -254,7 +239,7 @@ class SocketLink(_Stream):
             self._socket.sendall(self._end)
 
     def unasked(self) -> bytes:
-        """As `Link.unasked`. Raises `DeviceDisconnected`."""
+        """What has come and nobody has read. It is dropped. Raises `DeviceDisconnected`."""
         received = self._received
         with self._told(""):
             self._socket.settimeout(0)
@@ -304,12 +289,12 @@ class SerialLink(_Stream):
         self._line = line
 
     def send(self, message: bytes, block: Buffer = b"") -> None:
-        """Raises `DeviceTimeout`, `DeviceDisconnected`."""
+        """A message without its terminator, and a block that ends it. Raises `DeviceTimeout`, `DeviceDisconnected`."""
         self._line.wait_at_most(self.timeout_s)
         self._line.send(b"".join((message, block, self._end)))
 
     def unasked(self) -> bytes:
-        """As `Link.unasked`. Raises `DeviceDisconnected`."""
+        """What has come and nobody has read. It is dropped. Raises `DeviceDisconnected`."""
         found = bytes(self._received) + self._line.take(0.0)
         self._received.clear()
         return found
@@ -340,14 +325,6 @@ class SerialLink(_Stream):
                 raise DeviceTimeout(f"{self._name}: nothing came within {self.timeout_s:g} s, and {due}")
         return received
 
-    def _fill(self, view: memoryview, filled: int) -> None:
-        while filled < len(view):
-            some = self._some(f"{len(view) - filled} bytes of a block were due")
-            used = min(len(some), len(view) - filled)
-            view[filled : filled + used] = some[:used]
-            self._received += some[used:]
-            filled += used
-
 
 class PyvisaLink:
     """Over a pyvisa resource: HiSLIP, VXI-11, USB, GPIB; a raw socket or a serial port of another VISA library."""
@@ -376,7 +353,7 @@ class PyvisaLink:
                 return bytes(self._resource.read_raw()).rstrip(b"\r\n")
 
     def unasked(self) -> bytes:
-        """As `Link.unasked`: where there are messages, nothing comes that is not read."""
+        """What has come and nobody has read. It is dropped. Where there are messages, there is no such thing."""
         if self._messages or not hasattr(self._resource, "bytes_in_buffer"):
             return b""
         with self._told():
@@ -427,6 +404,10 @@ class PyvisaLink:
         # pyvisa-py lets errors of its protocols through as they are.
         except (OSError, RuntimeError, struct.error, pyvisa.Error) as error:
             raise DeviceDisconnected(f"{self._name}: the connection is gone: {text_of(error)}") from error
+
+
+Link = SocketLink | SerialLink | PyvisaLink
+"""Sends messages and receives answers; every wait ends after `timeout_s` without a byte."""
 
 
 # ---- VISA addresses, and which of them mean one instrument.
@@ -487,7 +468,9 @@ class Session:
         self._resource: Any = None
         port = port_of(address)
         if port is not None and (config.library == "@py" or port == address):
-            self.link: Link = _serial_link(port, config)
+            with extra("serial", "serial ports need pyserial"):
+                from reservoir_hw.drivers.serial.line import Line
+            self.link: Link = SerialLink(Line(port, config.baud, config.timeout_s), config)
             return
         self._resource = _opened(address, config.library, config.timeout_s)
         try:
@@ -521,12 +504,6 @@ def without_delay(resource: Any) -> None:
     connected = _socket_of(resource)
     if connected is not None:
         connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-
-
-def _serial_link(port: str, config: ConnectionConfig) -> SerialLink:
-    with extra("serial", "serial ports need pyserial"):
-        from reservoir_hw.drivers.serial.line import Line
-    return SerialLink(Line(port, config.baud, config.timeout_s), config)
 
 
 def _opened(address: str, library: str, timeout_s: float) -> Any:

@@ -151,10 +151,8 @@ class RedPitayaDigitizer(RecordDigitizer):
     identity, end = _IDENTITY, _END
     stop_command = "ACQ:STOP"
 
-    def __init__(self, config: RedPitayaDigitizerConfig) -> None:
-        super().__init__(config)
-        self._source = ""
-        self._rate_hz = self._before_s = 0.0
+    _source = ""
+    _rate_hz = _before_s = 0.0
 
     @property
     def longest_record(self) -> int:

@@ -107,20 +107,15 @@ def check_free(address: str) -> None:
         return
     if os.path.lexists(path) and not stat.S_ISSOCK(os.lstat(path).st_mode):
         raise ConfigurationError(f"cannot listen at {address}: there is something that is no socket; name another path")
-    if _answers(path):
-        raise ConfigurationError(f"cannot listen at {address}: another server listens there")
-
-
-def _answers(path: str) -> bool:
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
         try:
             probe.connect(path)
         except (FileNotFoundError, ConnectionRefusedError):
-            return False
+            return
         except OSError:
             # One that does not want us, or speaks another way.
-            return True
-    return True
+            pass
+    raise ConfigurationError(f"cannot listen at {address}: another server listens there")
 
 
 def by_unix_sockets(addresses: Sequence[str]) -> bool:

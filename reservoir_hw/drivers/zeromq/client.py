@@ -77,20 +77,19 @@ def declaration_of(content: Mapping[str, Any]) -> Declaration:
         if not isinstance(entry, list) or len(entry) != 2:
             raise ProtocolError(f"the declaration of the device lacks {name}: [dtype, scale]")
         encodings.append(checked_encoding(*entry))
-    told = [content.get(name, {}) for name in ("settings", "tolerances")]
-    if not all(isinstance(one, dict) for one in told) or not all(isinstance(x, int | float) for x in told[1].values()):
+    settings, tolerances = content.get("settings", {}), content.get("tolerances", {})
+    are_maps = isinstance(settings, dict) and isinstance(tolerances, dict)
+    if not (are_maps and all(isinstance(one, int | float) for one in tolerances.values())):
         raise ProtocolError("settings and tolerances in the declaration of the device are maps, the second of numbers")
-    collected, label, provenance = (
-        content.get(name, otherwise) for name, otherwise in (("whole_run_bytes", 0), ("label", ""), ("provenance", {}))
-    )
+    collected, label = content.get("whole_run_bytes", 0), content.get("label", "")
+    provenance = content.get("provenance", {})
     if type(collected) is not int or not isinstance(label, str) or not isinstance(provenance, dict):
         raise ProtocolError(
             "in the declaration of the device whole_run_bytes is a whole number, label a text and provenance a map"
         )
-    finite = content.get("finite") is True
     return Declaration(
-        spec, encodings[0], encodings[1], chunked, bool(readout), finite, settings=told[0], tolerances=told[1],
-        whole_run_bytes=collected, label=shown(label), provenance=provenance,
+        spec, encodings[0], encodings[1], chunked, bool(readout), content.get("finite") is True, settings=settings,
+        tolerances=tolerances, whole_run_bytes=collected, label=shown(label), provenance=provenance,
     )  # fmt: skip
 
 
@@ -119,9 +118,8 @@ def _asking(address: str, timeout_s: float) -> Iterator[Control]:
     device, answering = address_to_connect(address), address_to_connect(control_address(address))
     with contextlib.ExitStack() as held:
         (dealer,) = dealers(held, [answering], timeout_s)
-        control = Control(dealer, device, timeout_s)
-        control.connect()
-        yield control
+        dealer.reach(device)
+        yield Control(dealer, device, timeout_s)
 
 
 class Connection:
@@ -174,8 +172,8 @@ class Connection:
             self._data, asked = dealers(
                 self._held, [self.address, self.control_address], timeout_s, server_key=server_key, keys=keys
             )
+            asked.reach(self.address)
             self._control = Control(asked, self.address, timeout_s, self.incidents)
-            self._control.connect()
             wishes = self._data.wishes(checksums=checksums)
             self.welcome = while_busy(lambda: self._control.hello(**wishes))
             self._session: int = self.welcome["session"]

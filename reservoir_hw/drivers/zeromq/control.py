@@ -45,7 +45,7 @@ class Control:
     """Asks a device on its control socket, from any thread.
 
     Args:
-        dealer: Not yet connected.
+        dealer: Connected.
         device: The address that names the device in messages.
         timeout_s: How long to wait for a connection, and for an answer.
     """
@@ -57,10 +57,6 @@ class Control:
     """What came and should not have."""
     _guard: threading.Lock = field(default_factory=threading.Lock, init=False)
     _question: int = field(default=0, init=False)
-
-    def connect(self) -> None:
-        """Connect, and wait until the device is there."""
-        self.dealer.reach(self.device)
 
     def ask(self, op: str, **fields: Any) -> dict[str, Any]:
         """One question on the control socket and its answer."""
@@ -100,7 +96,8 @@ class Control:
 
     def hello(self, **wishes: Any) -> dict[str, Any]:
         """Ask for the device; the welcome."""
-        reply = self.ask("hello", versions=[VERSION], client=_who(), nonce=os.urandom(16), **wishes)
+        who = f"{user_name()}{ON}{platform.node()} (process {os.getpid()})"
+        reply = self.ask("hello", versions=[VERSION], client=who, nonce=os.urandom(16), **wishes)
         if reply["op"] != "welcome" or reply.get("version") != VERSION:
             raise ProtocolError(f"{self.device}: instead of a welcome with version {VERSION} came {shown(str(reply))}")
         for name, (kinds, most) in _WELCOME.items():
@@ -127,7 +124,3 @@ class Control:
             }:
                 return pong
         raise ProtocolError(f"{self.device}: {pong} is no answer to a ping")
-
-
-def _who() -> str:
-    return f"{user_name()}{ON}{platform.node()} (process {os.getpid()})"

@@ -111,10 +111,6 @@ class Client:
         frames = self._line.receive(self.control, ANSWER_S)
         if frames is None:
             raise Broken(f"no answer to {op} within {ANSWER_S:g} s", [frame])
-        return self.read_answer(op, number, frames)
-
-    def read_answer(self, op: str, number: int, frames: list[bytes]) -> dict[str, Any]:
-        """The map of an answer to a question."""
         ledger = self._line.ledger
         answer = self.read_map(frames)
         said = type(answer["id"]) is int and answer["id"] == number
@@ -370,11 +366,12 @@ class Client:
 
     def attach(self) -> dict[str, Any]:
         """Take the device; its declaration, which names at least the widths and encodings."""
-        reply = self.call(codec.ATTACH)
-        return self.declared(self.map_in(reply.payload, reply.frames), reply.frames)
+        return self.declared(self.call(codec.ATTACH))
 
-    def declared(self, declaration: dict[str, Any], frames: list[bytes]) -> dict[str, Any]:
-        """Remember a declaration, without which nothing could be driven."""
+    def declared(self, reply: Reply) -> dict[str, Any]:
+        """Remember the declaration in a reply, without which nothing could be driven."""
+        frames = reply.frames
+        declaration = self.map_in(reply.payload, frames)
         spec = declaration.get("spec")
         encodings = [declaration.get(name) for name in ("inputs", "states")]
         if not isinstance(spec, dict) or not all(_is_encoding(one) for one in encodings):

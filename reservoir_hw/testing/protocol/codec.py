@@ -19,6 +19,14 @@ HEADER = struct.Struct("<4sBBHQQQIIIB3sdQdI")
 """The 76 bytes that the last field, their CRC-32C, covers."""
 
 ATTACH, RESET, RUN, SNAPSHOT, RESTORE, TRANSITION, UPLOAD, READOUT, SET, GET = range(1, 11)
+SWITCHES = {
+    SNAPSHOT: "snapshot",
+    RESTORE: "snapshot",
+    TRANSITION: "settable",
+    UPLOAD: "programmable",
+    READOUT: "readout",
+}
+"""What a device declares that has these operations."""
 REPLY = 0x80
 ERROR = 0xFF
 MORE, OUTPUTS = 1, 2

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 import struct
 from collections.abc import Callable
@@ -132,19 +133,18 @@ SPOIL: dict[str, tuple[str, Callable[[list[bytes]], list[bytes]]]] = {
 }
 
 
-def _untrusted(device: Device, *, spoil: Callable[[list[bytes]], list[bytes]]) -> None:
-    with device.session() as client:
-        u = device.u()
+def _untrusted(device: Device, client: Client, *, spoil: Callable[[list[bytes]], list[bytes]]) -> None:
+    u = device.u()
 
-        def damaged(step: int) -> None:
-            # It is neither counted nor done.
-            client.untrusted(spoil(codec.pack_data(client.head_of_run(u, step=step), u.tobytes())))
+    def damaged(step: int) -> None:
+        # It is neither counted nor done.
+        client.untrusted(spoil(codec.pack_data(client.head_of_run(u, step=step), u.tobytes())))
 
-        device.must_keep_state(client, damaged, "a message that cannot be trusted")
+    device.must_keep_state(client, damaged, "a message that cannot be trusted")
 
 
 for _title, (_page, _spoil) in SPOIL.items():
-    DATA.add(f"{_title}: error 4 with request 0, not counted", _page, _untrusted, spoil=_spoil)
+    DATA.add_in_session(f"{_title}: error 4 with request 0, not counted", _page, _untrusted, spoil=_spoil)
 
 
 @DATA.in_session(f"{FUZZED} messages at random: error 4 with request 0, and the session goes on", page=UNTRUSTED)
@@ -167,17 +167,18 @@ def _(device: Device, client: Client) -> None:
     client.run(u)
 
 
-def _bad_payload(device: Device, *, code: int, payload: Callable[[bytes], bytes], large: bool = False) -> None:
-    with device.session() as client:
-        u = _large(device) if large else device.u()
-        client.reset()
-        header, good = client.head_of_run(u), u.tobytes()
-        bad = payload(good)
-        frames = codec.pack_data(header, good if code == codec.E_CHECKSUM else bad)
-        client.send_raw([frames[0], bad])
-        client.sent += 1
-        client.failed(header, code, loses=True)
-        lost(client, device)
+def _bad_payload(
+    device: Device, client: Client, *, code: int, payload: Callable[[bytes], bytes], large: bool = False
+) -> None:
+    u = _large(device) if large else device.u()
+    client.reset()
+    header, good = client.head_of_run(u), u.tobytes()
+    bad = payload(good)
+    frames = codec.pack_data(header, good if code == codec.E_CHECKSUM else bad)
+    client.send_raw([frames[0], bad])
+    client.sent += 1
+    client.failed(header, code, loses=True)
+    lost(client, device)
 
 
 def _last_byte_changed(good: bytes) -> bytes:
@@ -199,7 +200,7 @@ for _title, _payload, _is_large in (
     ("an empty payload", lambda good: b"", False),
     ("the last byte of a large payload changed", _last_byte_changed, True),
 ):
-    DATA.add(
+    DATA.add_in_session(
         f"{_title}: error 5, and the state is lost",
         "checksum: the payload was damaged on its way",
         _bad_payload,
@@ -212,7 +213,7 @@ for _title, _payload in {
     "one byte too many": lambda good: good + b"\0",
     "no payload": lambda good: b"",
 }.items():
-    DATA.add(
+    DATA.add_in_session(
         f"RUN with {_title}, checksum right: error 4, and the state is lost",
         "Its length must be exactly that.",
         _bad_payload,
@@ -272,18 +273,11 @@ NAMED: dict[int, set[str]] = {
     codec.UPLOAD: set(),
     codec.READOUT: set(),
 }
-SWITCHES = {
-    codec.SNAPSHOT: "snapshot",
-    codec.RESTORE: "snapshot",
-    codec.TRANSITION: "settable",
-    codec.UPLOAD: "programmable",
-    codec.READOUT: "readout",
-}
 
 
 def _odd_fields(device: Device, *, operation: int) -> None:
-    if operation in SWITCHES:
-        device.must_have(SWITCHES[operation])
+    if operation in codec.SWITCHES:
+        device.must_have(codec.SWITCHES[operation])
     for field in [name for name in ODD if name not in NAMED[operation]]:
         with device.let_in() if operation == codec.ATTACH else device.session() as client:
             fields, payload = client.request(operation)
@@ -321,25 +315,22 @@ def _(device: Device) -> None:
             lost(client, device)
 
 
-def _other_encoding(device: Device, *, operation: int) -> None:
-    if operation in SWITCHES:
-        device.must_have(SWITCHES[operation])
-    with device.session() as client:
-        fields, payload = client.request(operation)
-        count = len(payload) // np.dtype(codec.NUMBERS[fields["dtype"]]).itemsize
-        others: list[tuple[int, float]] = [(fields["dtype"], fields["scale"] * 2), (fields["dtype"], float("nan"))]
-        others += [(fields["dtype"], 0.0), (fields["dtype"], -fields["scale"])]
-        others += [
-            (dtype, fields["scale"]) for dtype in (*codec.NUMBERS, codec.NONE, 6, 255) if dtype != fields["dtype"]
-        ]
-        for dtype, scale in others:
-            number = np.dtype(codec.NUMBERS.get(dtype, "u1"))
-            other = {**fields, "dtype": dtype, "scale": scale}
-            client.reset()
-            what = f"dtype {dtype} and scale {scale:g}"
-            _malformed(client, what, operation, np.zeros(count, number).tobytes(), **other)
+def _other_encoding(device: Device, client: Client, *, operation: int) -> None:
+    if operation in codec.SWITCHES:
+        device.must_have(codec.SWITCHES[operation])
+    fields, payload = client.request(operation)
+    declared, right = fields["dtype"], fields["scale"]
+    count = len(payload) // np.dtype(codec.NUMBERS[declared]).itemsize
+    others = [(declared, scale) for scale in (2 * right, math.nan, 0.0, -right)]
+    others += [(dtype, right) for dtype in (*codec.NUMBERS, codec.NONE, 6, 255) if dtype != declared]
+    for dtype, scale in others:
+        number = np.dtype(codec.NUMBERS.get(dtype, "u1"))
+        other = {**fields, "dtype": dtype, "scale": scale}
+        client.reset()
+        what = f"dtype {dtype} and scale {scale:g}"
+        _malformed(client, what, operation, np.zeros(count, number).tobytes(), **other)
 
 
 for _operation in (codec.RUN, codec.TRANSITION):
     _title = f"{name_of(_operation)} with another dtype or scale gets error 4"
-    FIELDS.add(_title, ENCODING, _other_encoding, operation=_operation)
+    FIELDS.add_in_session(_title, ENCODING, _other_encoding, operation=_operation)

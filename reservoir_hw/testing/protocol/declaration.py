@@ -77,10 +77,9 @@ def _(_: Device, client: Client) -> None:
             raise Broken(f"{name} is {spec[name]!r}, not {due}")
 
 
-@RULES.rule("one step goes into a frame", page=ONE_STEP)
-def _(device: Device) -> None:
-    with device.session():
-        """Else nobody is in it."""
+@RULES.in_session("one step goes into a frame", page=ONE_STEP)
+def _(_device: Device, _client: Client) -> None:
+    """Else nobody is in the session."""
 
 
 @RULES.rule(
@@ -156,16 +155,15 @@ def _(device: Device, client: Client) -> None:
     client.from_rest(u)
 
 
-def _not_finite(device: Device, *, value: float) -> None:
+def _not_finite(device: Device, client: Client, *, value: float) -> None:
     number = device.numbers(np.array(0.0))
     if number.dtype.kind == "i":
         raise NotOffered("inputs travel as integers")
-    with device.session() as client:
-        _out_of_range(device, client, np.array(value, number.dtype))
+    _out_of_range(device, client, np.array(value, number.dtype))
 
 
 for _name, _value in (("NaN", math.nan), ("infinity", math.inf)):
-    RULES.add(f"{_name} as an input gets error 8", IN_RANGE, _not_finite, value=_value)
+    RULES.add_in_session(f"{_name} as an input gets error 8", IN_RANGE, _not_finite, value=_value)
 
 
 @RULES.in_session("max_batch sequences are driven at once", page="sequences driven at once; nil: any number.")
@@ -183,11 +181,11 @@ def _(device: Device, client: Client) -> None:
     client.from_rest(device.u())
 
 
-@RULES.rule(
+@RULES.in_session(
     "a reply that would be larger than max_frame_bytes gets error 9",
     page="too large: more than a declared limit (`max_frame_bytes` of the reply, `max_batch`, `whole_run_bytes`)",
 )
-def _(device: Device) -> None:
+def _(device: Device, client: Client) -> None:
     inputs, states = (np.dtype(codec.NUMBERS[device.declaration[name][0]]).itemsize for name in ("inputs", "states"))
     largest = device.welcome["max_frame_bytes"]
     steps = largest // (states * device.spec["nodes"]) + 1
@@ -196,25 +194,23 @@ def _(device: Device) -> None:
         raise NotOffered("the inputs of such a run would not go into a frame either")
     if size > 64 << 20:
         raise NotOffered(f"it would take inputs of {size >> 20} MiB")
-    with device.session() as client:
-        low, high = device.input_range
-        u = np.full((1, steps, client.inputs), device.numbers(np.array((low + high) / 2)))
-        client.failed(client.send_run(u), codec.E_TOO_LARGE)
+    low, high = device.input_range
+    u = np.full((1, steps, client.inputs), device.numbers(np.array((low + high) / 2)))
+    client.failed(client.send_run(u), codec.E_TOO_LARGE)
 
 
-@RULES.rule(
+@RULES.in_session(
     "chunked: false refuses more chunks with error 10, and the state is lost",
     page='A refused RUN with "more chunks follow" always loses the state, because the next chunks were meant to '
     "continue it.",
 )
-def _(device: Device) -> None:
+def _(device: Device, client: Client) -> None:
     if device.is_chunked:
         raise NotOffered("the device declares chunked: true")
     if device.collects:
         raise NotOffered("the device declares whole_run_bytes")
-    with device.session() as client:
-        client.failed(client.send_run(device.u(), flags=codec.MORE), codec.E_NOT_SUPPORTED, loses=True)
-        client.failed(client.send_run(device.u()), codec.E_STATE_LOST)
+    client.failed(client.send_run(device.u(), flags=codec.MORE), codec.E_NOT_SUPPORTED, loses=True)
+    client.failed(client.send_run(device.u()), codec.E_STATE_LOST)
 
 
 NOT_BY_THIS = (
@@ -223,21 +219,16 @@ NOT_BY_THIS = (
 )
 
 
-def _undeclared(device: Device, *, name: str, operations: Sequence[int]) -> None:
+def _undeclared(device: Device, client: Client, *, name: str, operations: Sequence[int]) -> None:
     if device.offers(name):
         raise NotOffered(f"the device declares {name}: true")
-    with device.session() as client:
-        for operation in operations:
-            fields, payload = client.request(operation)
-            client.refused(operation, codec.E_NOT_SUPPORTED, payload=payload, **fields)
-        client.from_rest(device.u())
+    for operation in operations:
+        fields, payload = client.request(operation)
+        client.refused(operation, codec.E_NOT_SUPPORTED, payload=payload, **fields)
+    client.from_rest(device.u())
 
 
-for _name, _operations in (
-    ("snapshot", (codec.SNAPSHOT, codec.RESTORE)),
-    ("settable", (codec.TRANSITION,)),
-    ("programmable", (codec.UPLOAD,)),
-    ("readout", (codec.READOUT,)),
-):
+for _name in dict.fromkeys(codec.SWITCHES.values()):
+    _operations = [operation for operation, switch in codec.SWITCHES.items() if switch == _name]
     _refused = f"{_name}: false refuses {' and '.join(map(name_of, _operations))} with error 10"
-    RULES.add(_refused, NOT_BY_THIS, _undeclared, name=_name, operations=_operations)
+    RULES.add_in_session(_refused, NOT_BY_THIS, _undeclared, name=_name, operations=_operations)

@@ -213,12 +213,8 @@ class Device(Line):
     def input_range(self) -> tuple[float, float]:
         """What inputs may be, and can be with the declared numbers."""
         low, high = self.spec.get("input_range") or (-1.0, 1.0)
-        dtype, scale = self.declaration["inputs"]
-        number = np.dtype(codec.NUMBERS[dtype])
-        if number.kind == "i":
-            limits = np.iinfo(number)
-            low, high = max(low, limits.min * scale), min(high, limits.max * scale)
-        return low, high
+        lowest, highest = self._travelling
+        return max(low, lowest), min(high, highest)
 
     def outside_range(self) -> list[float]:
         """Values on both sides of the declared range that can travel."""
@@ -226,12 +222,17 @@ class Device(Line):
             return []
         low, high = self.spec["input_range"]
         far = (high - low) / 8
-        return [value for value in (low - far, high + far) if self._travels(value)]
+        lowest, highest = self._travelling
+        return [value for value in (low - far, high + far) if lowest <= value <= highest]
 
-    def _travels(self, value: float) -> bool:
+    @property
+    def _travelling(self) -> tuple[float, float]:
+        """The lowest and the highest input that the declared numbers can be."""
         dtype, scale = self.declaration["inputs"]
         number = np.dtype(codec.NUMBERS[dtype])
-        return number.kind == "f" or np.iinfo(number).min * scale <= value <= np.iinfo(number).max * scale
+        if number.kind == "f":
+            return -math.inf, math.inf
+        return np.iinfo(number).min * scale, np.iinfo(number).max * scale
 
     def ends_of_range(self) -> tuple[np.ndarray, np.ndarray]:
         """The lowest and the highest number within the declared range, as they travel."""

@@ -50,12 +50,11 @@ def _(device: Device, client: Client) -> None:
     client.from_rest(device.u())
 
 
-def _wrong_shape(device: Device, *, batch: int = 0, steps: int = 0, width: int = 0) -> None:
-    with device.session() as client:
-        u = np.repeat(client.zeros("inputs", steps=3 + steps, wider=width), 1 + batch, axis=0)
-        client.reset()
-        client.failed(client.send_run(u), codec.E_SHAPE)
-        client.run(device.u())
+def _wrong_shape(device: Device, client: Client, *, batch: int = 0, steps: int = 0, width: int = 0) -> None:
+    u = np.repeat(client.zeros("inputs", steps=3 + steps, wider=width), 1 + batch, axis=0)
+    client.reset()
+    client.failed(client.send_run(u), codec.E_SHAPE)
+    client.run(device.u())
 
 
 for _title, _more in (
@@ -65,7 +64,7 @@ for _title, _more in (
     ("one input more", {"width": 1}),
     ("one input fewer", {"width": -1}),
 ):
-    RULES.add(f"RUN of {_title} gets error 7", SHAPE, _wrong_shape, **_more)
+    RULES.add_in_session(f"RUN of {_title} gets error 7", SHAPE, _wrong_shape, **_more)
 
 
 @RULES.in_session(
@@ -211,21 +210,17 @@ BAD_ARRAYS: dict[str, bytes] = {
 }
 
 
-def _bad_arrays(device: Device, *, payload: bytes) -> None:
-    takes = [
-        (codec.RESTORE, "snapshot", {"batch": 1}), (codec.UPLOAD, "programmable", {}), (codec.READOUT, "readout", {})
-    ]  # fmt: skip
-    operations = [(operation, fields) for operation, name, fields in takes if device.offers(name)]
+def _bad_arrays(device: Device, client: Client, *, payload: bytes) -> None:
+    operations = [one for one in (codec.RESTORE, codec.UPLOAD, codec.READOUT) if device.offers(codec.SWITCHES[one])]
     if not operations:
         raise NotOffered("the device takes no named arrays")
-    with device.session() as client:
-        for operation, fields in operations:
-            client.refused(operation, codec.E_MALFORMED, payload=payload, **fields)
-        client.from_rest(device.u())
+    for operation in operations:
+        client.refused(operation, codec.E_MALFORMED, payload=payload, **client.request(operation)[0])
+    client.from_rest(device.u())
 
 
 for _title, _payload in BAD_ARRAYS.items():
-    RULES.add(f"named arrays {_title} get error 4", NAMED_ARRAYS, _bad_arrays, payload=_payload)
+    RULES.add_in_session(f"named arrays {_title} get error 4", NAMED_ARRAYS, _bad_arrays, payload=_payload)
 
 
 # ---- TRANSITION, UPLOAD, READOUT --------------------------------------------------------------------
@@ -288,28 +283,27 @@ def _weights(client: Client, dtype: str, outputs: int = 2) -> dict[str, np.ndarr
     return {"weights": weights.astype(dtype), "scale": scale, "bias": np.linspace(-1, 1, outputs).astype("f4")}
 
 
-def _outputs(device: Device, *, dtype: str) -> None:
+def _outputs(device: Device, client: Client, *, dtype: str) -> None:
     device.must_have("readout", "deterministic")
-    with device.session() as client:
-        u = device.u(device.batch(2))
-        states = client.from_rest(u)
-        arrays = _weights(client, dtype)
-        client.load_readout(arrays)
-        # RESET keeps the readout.
-        client.reset(len(u))
-        outputs = client.run(u, flags=codec.OUTPUTS)
-        weights, scale = arrays["weights"].astype(float), arrays["scale"].astype(float)
-        due = scale * (device.values(states) @ weights.T) + arrays["bias"]
-        # A device may compute them before it rounds its states.
-        rounded = device.declaration["states"][1] * np.abs(weights).sum(axis=1) if states.dtype.kind == "i" else 0.0
-        room = 1e-4 * np.abs(due).max() + scale * rounded
-        if not (np.abs(outputs - due) <= room).all():
-            where = tuple(map(int, np.unravel_index(int(np.argmax(np.abs(outputs - due) - room)), due.shape)))
-            raise Broken(f"output {outputs[where]:g} at (sequence, step, output) {where}; {due[where]:g} is due")
+    u = device.u(device.batch(2))
+    states = client.from_rest(u)
+    arrays = _weights(client, dtype)
+    client.load_readout(arrays)
+    # RESET keeps the readout.
+    client.reset(len(u))
+    outputs = client.run(u, flags=codec.OUTPUTS)
+    weights, scale = arrays["weights"].astype(float), arrays["scale"].astype(float)
+    due = scale * (device.values(states) @ weights.T) + arrays["bias"]
+    # A device may compute them before it rounds its states.
+    rounded = device.declaration["states"][1] * np.abs(weights).sum(axis=1) if states.dtype.kind == "i" else 0.0
+    room = 1e-4 * np.abs(due).max() + scale * rounded
+    if not (np.abs(outputs - due) <= room).all():
+        where = tuple(map(int, np.unravel_index(int(np.argmax(np.abs(outputs - due) - room)), due.shape)))
+        raise Broken(f"output {outputs[where]:g} at (sequence, step, output) {where}; {due[where]:g} is due")
 
 
 for _dtype, _title in (("i1", "int8"), ("i2", "int16"), ("f4", "float32")):
-    RULES.add(
+    RULES.add_in_session(
         f"outputs of a readout with {_title} weights",
         "answer with outputs of the readout that READOUT has loaded: y = scale · (weights x) + bias",
         _outputs,

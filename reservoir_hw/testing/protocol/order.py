@@ -96,24 +96,23 @@ def _(device: Device, client: Client) -> None:
     lost(client, device)
 
 
-def _copied(device: Device, *, back: int) -> None:
-    with device.session() as client:
-        u = device.u()
-        half = u.shape[1] // 2
+def _copied(device: Device, client: Client, *, back: int) -> None:
+    u = device.u()
+    half = u.shape[1] // 2
+    client.reset()
+    first, second = u[:, :half], u[:, half:]
+    request = client.head_of_run(first)
+    states = client.run(first)
+    if back:
         client.reset()
-        first, second = u[:, :half], u[:, half:]
-        request = client.head_of_run(first)
         states = client.run(first)
-        if back:
-            client.reset()
-            states = client.run(first)
-        client.send(request, first.tobytes())
-        if not device.is_held:
-            client.reset()
-            client.run(u)
-            return
-        states = np.concatenate([states, client.run(second, step=half)], axis=1)
-        device.must_agree(client.from_rest(u), states, "a run, and the same with a copy of a request in between")
+    client.send(request, first.tobytes())
+    if not device.is_held:
+        client.reset()
+        client.run(u)
+        return
+    states = np.concatenate([states, client.run(second, step=half)], axis=1)
+    device.must_agree(client.from_rest(u), states, "a run, and the same with a copy of a request in between")
 
 
 @RULES.in_session("request 0 is a copy, too", page=COPY)
@@ -123,7 +122,7 @@ def _(device: Device, client: Client) -> None:
 
 
 for _title, _back in (("the last request", 0), ("an older request", 2)):
-    RULES.add(f"a copy of {_title} is neither done nor answered", COPY, _copied, back=_back)
+    RULES.add_in_session(f"a copy of {_title} is neither done nor answered", COPY, _copied, back=_back)
 
 
 @RULES.in_session("a RUN that begins later than due is error 6, and the state is lost", page=STEP)
@@ -290,10 +289,9 @@ def _step_and_shape(device: Device, client: Client) -> None:
     client.failed(client.send_run(client.zeros("inputs", steps=3, wider=1), step=5), codec.E_SEQUENCE)
 
 
-def _in_session(device: Device, *, look: Callable[[Device, Client], None]) -> None:
-    with device.session() as client:
-        look(device, client)
-        client.from_rest(device.u())
+def _and_goes_on(device: Device, client: Client, *, look: Callable[[Device, Client], None]) -> None:
+    look(device, client)
+    client.from_rest(device.u())
 
 
 for _title, _page, _look in (
@@ -319,4 +317,4 @@ for _title, _page, _look in (
         _step_and_shape,
     ),
 ):
-    PRECEDENCE.add(_title, _page, _in_session, look=_look)
+    PRECEDENCE.add_in_session(_title, _page, _and_goes_on, look=_look)

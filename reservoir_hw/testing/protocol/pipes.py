@@ -126,7 +126,7 @@ class Packets:
         if place == INLINE:
             payload = rest
         elif place == MEMFD:
-            payload = _content(descriptors[0], length)
+            payload = os.pread(descriptors[0], min(length, os.fstat(descriptors[0]).st_size), 0)
         elif place == SLOT and self.ring is not None and length <= self.slot_bytes:
             (request,) = struct.unpack("<Q", packet[32:40])
             at = (self.credits + (request - 1) % self.credits) * self.slot_bytes
@@ -158,11 +158,6 @@ class Packets:
 
 
 Pipe: TypeAlias = Dealer | Packets
-
-
-def _content(descriptor: int, length: int) -> bytes:
-    """So many bytes of a memfd, or fewer."""
-    return os.pread(descriptor, min(length, os.fstat(descriptor).st_size), 0)
 
 
 def prefix(length: int, place: int) -> bytes:

@@ -59,27 +59,21 @@ class Rules(list[Rule]):
         super().__init__()
         self.group = group
 
-    def rule(self, title: str, *, page: str) -> Callable[[Look], Look]:
-        """Add a function as a rule."""
-
-        def add(look: Look) -> Look:
-            self.add(title, page, look)
-            return look
-
-        return add
+    def rule(self, title: str, *, page: str) -> Callable[[Look], None]:
+        """Add a function, which needs no name, as a rule."""
+        return partial(self.add, title, page)
 
     def add(self, title: str, page: str, look: Callable[..., None], /, **what: Any) -> None:
         """Add a rule of several that are looked at in the same way; `what` are the arguments of `look`."""
         self.append(Rule(self.group, title, page, partial(look, **what)))
 
-    def in_session(self, title: str, *, page: str) -> Callable[[LookInSession], LookInSession]:
-        """Add a function as a rule; it gets a client that has the device, at rest."""
+    def add_in_session(self, title: str, page: str, look: Callable[..., None], /, **what: Any) -> None:
+        """As `add`; `look` also gets a client that has the device, at rest."""
+        self.add(title, page, _in_session, look=partial(look, **what))
 
-        def add(look: LookInSession) -> LookInSession:
-            self.add(title, page, _in_session, look=look)
-            return look
-
-        return add
+    def in_session(self, title: str, *, page: str) -> Callable[[LookInSession], None]:
+        """As `rule`; the function also gets a client that has the device, at rest."""
+        return partial(self.add_in_session, title, page)
 
 
 def _in_session(device: Device, *, look: LookInSession) -> None:

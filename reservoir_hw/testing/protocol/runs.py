@@ -158,28 +158,30 @@ def _(device: Device, client: Client) -> None:
     device.must_agree(first[:, :half], second[:, :half], f"two runs whose inputs are the same for {half} steps")
 
 
-@RULES.rule(
+@RULES.in_session(
     "a chunk that comes too late for a free running device is error 12",
     page="If the next chunk is not there when it is due, the device answers with error 12 and the step, and counts an "
     "underrun.",
 )
-def _(device: Device) -> None:
+def _(device: Device, client: Client) -> None:
     period_s = device.spec.get("step_period_s")
     if device.is_held or not period_s:
         raise NotOffered("the device declares no clock that it keeps while it is not driven")
     device.must_have("chunked")
-    with device.session() as client:
-        u = device.u()
-        client.reset()
-        requests = [client.send_run(u, flags=codec.MORE)]
-        time.sleep(u.shape[1] * period_s + LATE_S)
-        requests.append(client.send_run(u, step=u.shape[1]))
-        replies = [client.reply(request) for request in requests]
-        codes = [0 if reply.error is None else reply.error["code"] for reply in replies]
-        if codes not in ([0, codec.E_DISCONTINUITY], [codec.E_DISCONTINUITY, codec.E_STATE_LOST]):
-            raise Broken(
-                f"two chunks, {LATE_S:g} s too far apart, were answered with codes {codes}", replies[-1].frames
-            )
+    u = device.u()
+    client.reset()
+    requests = [client.send_run(u, flags=codec.MORE)]
+    time.sleep(u.shape[1] * period_s + LATE_S)
+    requests.append(client.send_run(u, step=u.shape[1]))
+    replies = [client.reply(request) for request in requests]
+    codes = _codes(replies)
+    if codes not in ([0, codec.E_DISCONTINUITY], [codec.E_DISCONTINUITY, codec.E_STATE_LOST]):
+        raise Broken(f"two chunks, {LATE_S:g} s too far apart, were answered with codes {codes}", replies[-1].frames)
+
+
+def _codes(replies: list[Reply]) -> list[int]:
+    """Those of the errors, 0 for what was done."""
+    return [0 if reply.error is None else reply.error["code"] for reply in replies]
 
 
 # ---- Several requests under way, and a device that works meanwhile.
@@ -192,15 +194,18 @@ FIRST_S = 0.05
 LOOKED_AT_S = 0.4
 
 
+def _runs_within(device: Device, requests: int) -> int:
+    """How many runs so many requests of a pipeline are."""
+    return requests if device.is_chunked else (requests + 1) // 2
+
+
 @CREDITS.rule(
     "as many RUN requests as there are credits are answered, in order",
     page="The device has room for this number of requests",
 )
 def _(device: Device) -> None:
     first = device.long_run(FIRST_S)
-    count = (
-        min(device.welcome["credits"], MOST) if device.is_chunked else (min(device.welcome["credits"], MOST) + 1) // 2
-    )
+    count = _runs_within(device, min(device.welcome["credits"], MOST))
     runs = [first, *(device.u(steps=device.chunk_steps, seed=number) for number in range(1, count))]
     with device.session() as client:
         client.reset()
@@ -268,7 +273,7 @@ def _several(device: Device) -> list[np.ndarray]:
     count = min(device.welcome["credits"], WAITING)
     if count < 2:
         raise NotOffered("the device gives one credit: no request waits")
-    return [device.long_run(WORK_S / count)] * (count if device.is_chunked else (count + 1) // 2)
+    return [device.long_run(WORK_S / count)] * _runs_within(device, count)
 
 
 def _waited(client: Client, requests: list[Header], code: int) -> None:
@@ -279,7 +284,7 @@ def _waited(client: Client, requests: list[Header], code: int) -> None:
         if early == len(replies) and client.data.waits(0):
             early += 1
         replies.append(client.reply(request))
-    codes = [0 if reply.error is None else reply.error["code"] for reply in replies]
+    codes = _codes(replies)
     if codes[early:].count(0) > AT_HAND:
         raise Broken(f"{codes[early:].count(0)} requests that waited were done all the same", replies[-1].frames)
     # Behind the first that was not done, none is. That one may have been stopped in its middle.

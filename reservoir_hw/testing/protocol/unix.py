@@ -81,12 +81,11 @@ def _(_: Device, client: Client) -> None:
         raise Broken(f"checksums and slot_bytes of the welcome are {terms}")
 
 
-def _bad_prefix(device: Device, *, spoil: Callable[[bytes], bytes]) -> None:
-    with device.session() as client:
-        u = device.u()
-        client.reset()
-        _untrusted(client, client.head_of_run(u), u.tobytes(), spoil(prefix(u.nbytes, INLINE)))
-        client.run(u)
+def _bad_prefix(device: Device, client: Client, *, spoil: Callable[[bytes], bytes]) -> None:
+    u = device.u()
+    client.reset()
+    _untrusted(client, client.head_of_run(u), u.tobytes(), spoil(prefix(u.nbytes, INLINE)))
+    client.run(u)
 
 
 for _title, _spoil in {
@@ -95,7 +94,7 @@ for _title, _spoil in {
     "byte 9 not 0": lambda front: codec.sealed(front[:9] + b"\1" + front[10:12]),
     "place 3": lambda front: codec.sealed(front[:8] + b"\3" + front[9:12]),
 }.items():
-    RULES.add(f"{_title}: error 4 with request 0, not counted", PREFIX, _bad_prefix, spoil=_spoil)
+    RULES.add_in_session(f"{_title}: error 4 with request 0, not counted", PREFIX, _bad_prefix, spoil=_spoil)
 
 
 @RULES.in_session(
@@ -242,7 +241,7 @@ def _ring_session(device: Device) -> Iterator[tuple[Client, Packets, mmap.mmap]]
         with _segment(size) as segment:
             data.ring = mmap.mmap(segment, size)
             reply = client.done(_attach(client, [segment]))
-        client.declared(client.map_in(reply.payload, reply.frames), reply.frames)
+        client.declared(reply)
         yield client, data, data.ring
 
 

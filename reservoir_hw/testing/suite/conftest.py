@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from reservoir_hw.core.errors import ConfigurationError
-from reservoir_hw.testing import html_report as collected
-from reservoir_hw.testing import plugin
+from reservoir_hw.testing import collected, plugin
 from reservoir_hw.testing.bench import Bench
 from reservoir_hw.testing.devices import Device
 from reservoir_hw.testing.plan import Statement
@@ -27,11 +25,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         items[:] = collected.in_order(items, suite)
         config.stash[collected.SUITE] = runs = collected.runs(config, suite, devices)
         for name, run in runs.items():
-            run.on_plan = partial(_say_plan, config, name)
-
-
-def _say_plan(config: pytest.Config, name: str, plan: str) -> None:
-    plugin.say(config, f"{name}: {plan}")
+            run.on_plan = lambda plan, name=name: plugin.say(config, f"{name}: {plan}")
 
 
 @pytest.fixture
@@ -45,11 +39,9 @@ def bench(reservoir_device: Device, request: pytest.FixtureRequest) -> Iterator[
             pytest.skip(f"not offered: {statement.text}")
         try:
             run.ready()
-        except ConfigurationError as error:
-            if run.planned:
-                collected.conclude(statement, error)
-            pytest.exit(f"{reservoir_device.name}: {error}", pytest.ExitCode.USAGE_ERROR)
         except BaseException as error:
+            if isinstance(error, ConfigurationError) and not run.planned:
+                pytest.exit(f"{reservoir_device.name}: {error}", pytest.ExitCode.USAGE_ERROR)
             collected.conclude(statement, error)
         yield run.bench
 
@@ -62,7 +54,6 @@ def pytest_runtest_call(item: pytest.Item) -> Any:
         found = yield
     except BaseException as error:
         collected.conclude(statement, error)
-        return None
     statement.outcome = "passed"
     return found
 

@@ -5,18 +5,14 @@ from __future__ import annotations
 from reservoir_hw.measures import about_latency, latency_of
 from reservoir_hw.measures.comparison import Comparison
 from reservoir_hw.testing.bench import Bench, Pair
-from reservoir_hw.testing.plan import Plan, drives, failed, inconclusive
+from reservoir_hw.testing.plan import drives, failed, inconclusive
 
 # Of the difference in a later row: what would have been seen in the row of the input.
 _CLEARLY = 0.3
 
 
-def planned(plan: Plan) -> int:
-    """With and without the change, for each of the inputs that are looked at."""
-    return plan.compared(plan.drive(plan.steps), plan.drive(plan.steps)) * len(plan.inputs)
-
-
-@drives(planned)
+# With and without the change, for each of the inputs that are looked at.
+@drives(lambda plan: plan.compared(plan.drive(plan.steps), plan.drive(plan.steps)) * len(plan.inputs))
 def test_changed_input(bench: Bench) -> None:
     """One input changed at step t changes the states from row t on."""
     bench.statement.text = "; ".join(_changed(bench, number) for number in bench.plan.inputs)

@@ -5,18 +5,13 @@ from __future__ import annotations
 import numpy as np
 
 from reservoir_hw.testing.bench import Bench
-from reservoir_hw.testing.plan import Plan, drives, failed, unverified
+from reservoir_hw.testing.plan import drives, failed, unverified
 
 # Of the distance of two levels: a read-out may be corrected by a gain of its own for each node.
 _TOLERANCE = 0.5
 
 
-def planned(plan: Plan) -> int:
-    """One."""
-    return plan.drive(plan.steps)
-
-
-@drives(planned)
+@drives(lambda plan: plan.drive(plan.steps))
 def test_bits(bench: Bench) -> None:
     """A node has as many levels as `output_bits` allows, and no finer ones."""
     spec = bench.spec
@@ -46,7 +41,7 @@ def test_bits(bench: Bench) -> None:
     bench.statement.text += f", none closer than a level ({level:.3g})"
 
 
-@drives(planned)
+@drives(lambda plan: plan.drive(plan.steps))
 def test_state_range(bench: Bench) -> None:
     """No state lies outside `state_range`."""
     limits = bench.spec.state_range

@@ -2,16 +2,9 @@
 
 from __future__ import annotations
 
-import numpy as np
-
 from reservoir_hw.testing import golden
 from reservoir_hw.testing.bench import Bench, Pair
-from reservoir_hw.testing.plan import Plan, drives, failed, unverified
-
-
-def golden_drives(plan: Plan) -> int:
-    """The drive of the trace."""
-    return plan.compared(plan.drive(plan.golden_steps)) if plan.golden_steps else 0
+from reservoir_hw.testing.plan import drives, failed, unverified
 
 
 @drives(lambda plan: plan.reset_steps)
@@ -26,7 +19,7 @@ def test_fingerprint(bench: Bench) -> None:
         failed(f"the fingerprint was {before.fingerprint[:12]}, and is {after.fingerprint[:12]} after reopening")
 
 
-@drives(golden_drives)
+@drives(lambda plan: plan.compared(plan.drive(plan.golden_steps)) if plan.golden_steps else 0)
 def test_golden_trace(bench: Bench) -> None:
     """The device answers as its golden trace says."""
     path = bench.hil.golden
@@ -35,8 +28,5 @@ def test_golden_trace(bench: Bench) -> None:
     trace = golden.read(path)
     trace.check(bench.spec)
     drive = trace.inputs.astype(bench.spec.numpy_dtype)[None]
-    if bench.deterministic:
-        bench.expect_same(Pair.of(trace.states[:1], np.stack([bench.drive(drive)[0]])), "the golden trace", rounds=True)
-        return
-    taken = bench.repeated(lambda: bench.drive(drive)[0])
-    bench.expect_same(Pair.of(trace.repeats(bench.repeats), taken), "the golden trace")
+    pair = Pair.of(trace.repeats(bench.repeats), bench.repeated(drive))
+    bench.expect_same(pair, "the golden trace", rounds=bench.deterministic)

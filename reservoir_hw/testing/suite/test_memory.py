@@ -14,11 +14,6 @@ from reservoir_hw.testing.plan import Plan, drives, failed, inconclusive, unveri
 _PASTS = 4
 
 
-def pasts(plan: Plan) -> int:
-    """Each with the common drive, the first twice if the device scatters."""
-    return (_PASTS + (not plan.spec.deterministic)) * plan.drive(plan.past + _common(plan))
-
-
 def forgotten(plan: Plan) -> int:
     """Nothing where no memory is declared."""
     memory = plan.spec.memory_steps
@@ -33,30 +28,23 @@ def test_forgotten(bench: Bench) -> None:
         unverified("memory_steps is not declared")
     one, another = bench.pasts()
     common = bench.inputs("memory", steps=memory + LOOKED_AT)
-
-    def after(past: np.ndarray) -> np.ndarray:
-        return bench.drive(np.concatenate([past, common], axis=1))[0, past.shape[1] + memory :]
-
-    pair = bench.pair(lambda: after(one), lambda: after(another))
+    pair = bench.pair(lambda: _after(bench, one, common, memory), lambda: _after(bench, another, common, memory))
     bench.expect_same(pair, f"{memory} steps after different pasts", rounds=True, fades=True)
 
 
-@drives(pasts)
+# Each past with the common drive, the first twice if the device scatters.
+@drives(lambda plan: (_PASTS + (not plan.spec.deterministic)) * plan.drive(plan.past + _common(plan)))
 def test_echo_state(bench: Bench) -> None:
     """Different pasts end in one response to the same inputs (echo-state index 1)."""
     past = bench.plan.past
     common = bench.inputs("echo state", steps=_common(bench.plan))
     pasts = [*bench.pasts()]
     pasts += [bench.inputs(f"past {number}", steps=past) for number in range(_PASTS - 2)]
-
-    def after(before: np.ndarray) -> np.ndarray:
-        return bench.drive(np.concatenate([before, common], axis=1))[0, before.shape[1] :]
-
-    states = np.stack([after(before) for before in pasts])
+    states = np.stack([_after(bench, before, common) for before in pasts])
     noise = 0.0
     if not bench.deterministic:
         last = slice(-len(common[0]) // 4, None)
-        noise = float(np.sqrt(np.mean((after(pasts[0])[last] - states[0, last]) ** 2)))
+        noise = float(np.sqrt(np.mean((_after(bench, pasts[0], common)[last] - states[0, last]) ** 2)))
     try:
         found = echo_state_index(states, tolerance=10 * ROUNDING, noise=noise)
     except InputRangeError as error:
@@ -64,6 +52,11 @@ def test_echo_state(bench: Bench) -> None:
     bench.statement.text = f"{found.value:g} response to {len(states)} pasts"
     if found.value > 1:
         failed(f"{found.value:g} different responses to the same inputs after {len(states)} pasts: {found.note}")
+
+
+def _after(bench: Bench, past: np.ndarray, common: np.ndarray, forgetting: int = 0) -> np.ndarray:
+    """States (time, nodes) of the common inputs after a past, but the first so many."""
+    return bench.drive(np.concatenate([past, common], axis=1))[0, past.shape[1] + forgetting :]
 
 
 def _common(plan: Plan) -> int:

@@ -8,12 +8,7 @@ import numpy as np
 
 from reservoir_hw.measures.comparison import REPEATS
 from reservoir_hw.testing.bench import Bench
-from reservoir_hw.testing.plan import Plan, drives, failed
-
-
-def planned(plan: Plan) -> int:
-    """One that does not count, then the repeats."""
-    return plan.drive(plan.steps) * (1 + (2 if plan.spec.deterministic else REPEATS))
+from reservoir_hw.testing.plan import drives, failed
 
 
 def _interval(freedom: int) -> tuple[float, float]:
@@ -27,7 +22,8 @@ def _interval(freedom: int) -> tuple[float, float]:
     return (middle + width) ** -1.5, (middle - width) ** -1.5
 
 
-@drives(planned)
+# One that does not count, then the repeats.
+@drives(lambda plan: plan.drive(plan.steps) * (1 + (2 if plan.spec.deterministic else REPEATS)))
 def test_same_drive_again(bench: Bench) -> None:
     """The response to the same inputs, and how much it scatters."""
     u = bench.inputs()

@@ -6,15 +6,11 @@ import numpy as np
 
 from reservoir_hw.core.spec import NoReset
 from reservoir_hw.testing.bench import Bench
-from reservoir_hw.testing.plan import Plan, drives, not_offered
+from reservoir_hw.testing.plan import drives, not_offered
 
 
-def planned(plan: Plan) -> int:
-    """A past and a drive for each condition."""
-    return plan.compared(*[plan.drive(plan.past), plan.drive(plan.steps)] * 2, 1)
-
-
-@drives(planned)
+# A past and a drive for each condition.
+@drives(lambda plan: plan.compared(*[plan.drive(plan.past), plan.drive(plan.steps)] * 2, 1))
 def test_different_pasts(bench: Bench) -> None:
     """The same drive after a reset, whatever was driven before it."""
     policy = bench.reservoir.reset_policy

@@ -83,7 +83,7 @@ def test_lines_blocks_and_who_it_is(speaker: Speaker) -> None:
         assert one.who == "maker,model,serial,1.0"
         one.write("SOUR:VOLT 1")
         assert one.ask("READ?") == "1.5"
-        assert one.ask_block("BLOCK?", "<f4").tolist() == BLOCK.tolist()
+        assert one.ask_block("BLOCK?", "<f4") == BLOCK.tolist()
         one.check_errors()
         one.expect_silence()
         assert speaker.told == ["SOUR:VOLT 1", "READ?", "BLOCK?", "SYST:ERR?"]

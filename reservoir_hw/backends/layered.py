@@ -25,12 +25,8 @@ class LayeredReservoirConfig(ReservoirConfig):
         return self
 
     @abstractmethod
-    def configurations(self, width: int | None, layers: int | None) -> list[ReservoirConfig]:
-        """One for each of `layers` layers of this width."""
-
     def for_layers(self, width: int | None, layers: int | None) -> list[ReservoirConfig]:
-        """`configurations`."""
-        return self.configurations(width, layers)
+        """One for each of `layers` layers of this width."""
 
     def build(self) -> Reservoir:
         """Raises `ConfigurationError`: these are several."""
@@ -65,7 +61,7 @@ class LayersConfig(LayeredReservoirConfig):
         for reservoir in self.reservoirs:
             reservoir.check_machine()
 
-    def configurations(self, width: int | None, layers: int | None) -> list[ReservoirConfig]:
+    def for_layers(self, width: int | None, layers: int | None) -> list[ReservoirConfig]:
         """`reservoirs`. Raises `ConfigurationError` for another number of layers."""
         del width
         if layers not in (None, len(self.reservoirs)):
@@ -99,7 +95,7 @@ class LaercReservoirsConfig(LayeredReservoirConfig):
         """LAERC(nodes)."""
         return "LAERC" + (f"({self.nodes})" if self.nodes else "")
 
-    def configurations(self, width: int | None, layers: int | None) -> list[ReservoirConfig]:
+    def for_layers(self, width: int | None, layers: int | None) -> list[ReservoirConfig]:
         """The networks of `reservoir_configurations`. Raises `ConfigurationError` where no model says how many."""
         if width is None or layers is None:
             raise ConfigurationError(

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from itertools import pairwise
 from typing import Annotated, Any, Literal, NoReturn, Self, TypeVar, cast
 
 import numpy as np
@@ -25,6 +24,8 @@ from reservoir_hw.core.spec import Identity, ReservoirSpec
 
 T = TypeVar("T")
 
+# What the whole declares where its devices declare different things.
+_SHARED = {"clock": "host", "input_bits": None, "output_bits": None, "input_unit": "mixed", "state_unit": "mixed"}
 _CAPABILITIES = ("snapshot", "settable", "programmable", "differentiable")
 
 
@@ -242,10 +243,11 @@ class Parallel(Reservoir):
         raise self._gathered("to run", failed, steps, harvested)
 
     def _transition(self, u: Any, states: Any) -> Any:
-        columns = self._columns()
+        # Which of the states are whose.
+        ends = np.cumsum([0, *(part.reservoir.spec.nodes for part in self.parts)]).tolist()
 
         def transition(index: int, part: Part) -> Any:
-            return part.reservoir.transition(part.inputs(u), states[:, columns[index]])
+            return part.reservoir.transition(part.inputs(u), states[:, ends[index] : ends[index + 1]])
 
         return arrays.concatenate(self._all("a transition", transition), -1)
 
@@ -258,17 +260,16 @@ class Parallel(Reservoir):
             raise ConfigurationError(
                 f"restore: the snapshot is one of {len(given)} devices, this reservoir has {len(self.parts)}"
             )
-        _, failed = self._outcomes(lambda index, part: part.reservoir.restore(given[index]))
-        if failed:
-            error = self._gathered("to restore", failed)
-            raise error if _all_refused(failed, len(self.parts)) else StateLost(str(error)) from error
+        self._all_or_none("to restore", lambda index, part: part.reservoir.restore(given[index]), given, StateLost)
 
     def _upload(self, weights: Mapping[str, np.ndarray]) -> ReservoirSpec:
         given = self._by_device(weights, "upload")
-        _, failed = self._outcomes(lambda index, part: part.reservoir.upload(given[index]) if index in given else None)
-        if failed:
-            error = self._gathered("to upload", failed)
-            raise error if _all_refused(failed, len(given)) else DeviceFault(str(error)) from error
+
+        def upload(index: int, part: Part) -> None:
+            if index in given:
+                part.reservoir.upload(given[index])
+
+        self._all_or_none("to upload", upload, given, DeviceFault)
         return self._compose()
 
     def played_steps(self, steps: int) -> int:
@@ -350,6 +351,16 @@ class Parallel(Reservoir):
             raise self._gathered(doing, failed)
         return cast("list[T]", results)
 
+    def _all_or_none(
+        self, doing: str, call: Callable[[int, Part], None], asked: Sized, otherwise: type[ReservoirError]
+    ) -> None:
+        """As `_all`; raises `otherwise` unless all that were asked have refused, so that they are unchanged."""
+        _, failed = self._outcomes(call)
+        if failed:
+            error = self._gathered(doing, failed)
+            refused = all(isinstance(one, ConfigurationError | ShapeError) for one in failed.values())
+            raise error if refused and len(failed) == len(asked) else otherwise(str(error)) from error
+
     def _gathered(
         self, doing: str, failed: Mapping[int, BaseException], steps_done: int = 0, states: Any = None
     ) -> BaseException:
@@ -396,11 +407,6 @@ class Parallel(Reservoir):
             given.setdefault(int(number), {})[rest] = array
         return given
 
-    def _columns(self) -> list[slice]:
-        """Which of the states are whose."""
-        ends = np.cumsum([0, *(part.reservoir.spec.nodes for part in self.parts)]).tolist()
-        return [slice(first, end) for first, end in pairwise(ends)]
-
     def _compose(self) -> ReservoirSpec:
         """What the whole can do, from what the devices declare."""
         specs = [part.reservoir.spec for part in self.parts]
@@ -417,6 +423,10 @@ class Parallel(Reservoir):
                 refused[capability] = f"{self._called(lacking)} has none: {reason}"
         if self.native != "torch":
             refused.setdefault("differentiable", "the devices compute in different places")
+        shared: dict[str, Any] = {
+            name: _common((getattr(spec, name) for spec in specs), other) for name, other in _SHARED.items()
+        }
+        capabilities: dict[str, Any] = {name: name not in refused for name in _CAPABILITIES}
         memory = [spec.memory_steps for spec in specs]
         return ReservoirSpec(
             inputs=self._inputs,
@@ -432,19 +442,12 @@ class Parallel(Reservoir):
             memory_steps=max(memory) if all(memory) else 0,
             latency_steps=max(spec.latency_steps for spec in specs),
             step_period_s=_greatest(spec.step_period_s for spec in specs),
-            clock=_common((spec.clock for spec in specs), "host"),
             reset_time_s=max(spec.reset_time_s for spec in specs),
             deterministic=all(spec.deterministic for spec in specs),
-            input_bits=_common((spec.input_bits for spec in specs), None),
-            output_bits=_common((spec.output_bits for spec in specs), None),
-            input_unit=_common((spec.input_unit for spec in specs), "mixed"),
-            state_unit=_common((spec.state_unit for spec in specs), "mixed"),
             node_names=_node_names(specs),
             not_supported=refused,
-            snapshot="snapshot" not in refused,
-            settable="settable" not in refused,
-            programmable="programmable" not in refused,
-            differentiable="differentiable" not in refused,
+            **shared,
+            **capabilities,
         )
 
     def _identity(self, specs: Sequence[ReservoirSpec]) -> Identity:
@@ -486,11 +489,6 @@ class Parallel(Reservoir):
             )
         same = (low == low[0]).all() and (high == high[0]).all() and np.isfinite([low[0], high[0]]).all()
         return (float(low[0]), float(high[0])) if same else None
-
-
-def _all_refused(failed: Mapping[int, BaseException], asked: int) -> bool:
-    """Whether no device has accepted its part, so that all devices are unchanged."""
-    return len(failed) == asked and all(isinstance(error, ConfigurationError | ShapeError) for error in failed.values())
 
 
 def _hull(ranges: Sequence[tuple[float, float] | None]) -> tuple[float, float] | None:

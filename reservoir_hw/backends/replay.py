@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any, Literal, Self
 
@@ -176,16 +175,14 @@ class Replay(Reservoir):
         )
 
 
-@dataclass
 class _Block:
     """The sequences of a data set that share their chunks on the disk; `first` is the number of the first one."""
 
-    dataset: Dataset
-    rows: slice
-    first: int
-    # The last chunks by number: a replay step by step, or of many sequences, would read them again and again.
-    _inputs: dict[int, np.ndarray] = field(default_factory=dict)
-    _states: dict[int, np.ndarray] = field(default_factory=dict)
+    def __init__(self, dataset: Dataset, rows: slice, first: int) -> None:
+        self.dataset, self.rows, self.first = dataset, rows, first
+        # The last chunks by number: a replay step by step, or of many sequences, would read them again and again.
+        self.inputs = lru_cache(_KEPT_INPUTS)(self._read_inputs)
+        self.states = lru_cache(1)(self._read_states)
 
     def pieces(self, start: int, stop: int) -> Iterator[tuple[int, slice, slice]]:
         """Chunk, where in it, and where in start..stop, as far as the recording goes."""
@@ -197,29 +194,18 @@ class _Block:
             yield chunk, slice(begin - chunk * size, end - chunk * size), slice(begin - start, end - start)
             begin = end
 
-    def inputs(self, chunk: int) -> np.ndarray:
+    def _read_inputs(self, chunk: int) -> np.ndarray:
         """(sequences, time, inputs); NaN where nothing was recorded."""
-        if chunk not in self._inputs:
-            place = self._place(chunk)
-            _keep(self._inputs, chunk, self.dataset.read_inputs(self.rows, place.start, place.stop), _KEPT_INPUTS)
-        return self._inputs[chunk]
+        place = self._place(chunk)
+        return self.dataset.read_inputs(self.rows, place.start, place.stop)
 
-    def states(self, chunk: int) -> np.ndarray:
+    def _read_states(self, chunk: int) -> np.ndarray:
         """(sequences, time, nodes)."""
-        if chunk not in self._states:
-            _keep(self._states, chunk, self.dataset.read(self._place(chunk))[1], 1)
-        return self._states[chunk]
+        return self.dataset.read(self._place(chunk))[1]
 
     def _place(self, chunk: int) -> Region:
         size = self.dataset.chunk_steps
         return Region(self.rows, chunk * size, min((chunk + 1) * size, self.dataset.steps))
-
-
-def _keep(kept: dict[int, np.ndarray], chunk: int, array: np.ndarray, most: int) -> None:
-    """Add one, and forget the oldest if there are too many."""
-    if len(kept) == most:
-        del kept[next(iter(kept))]
-    kept[chunk] = array
 
 
 class Tape:

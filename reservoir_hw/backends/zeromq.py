@@ -328,8 +328,7 @@ class ZmqReservoir(Reservoir):
     def _set(self, values: Mapping[str, float]) -> ReservoirSpec:
         self._abandon()
         # The server wants a RESET, also where ATTACH had left the device at rest.
-        declaration = self._connection.turn(values)
-        spec = self._accept(declaration)
+        spec = self._accept(self._connection.turn(values))
         self._untouched = False
         return spec
 
@@ -429,28 +428,20 @@ class ZmqReservoir(Reservoir):
 
     # ---- how ------------------------------------------------------------------------------------
 
-    @property
-    def _credits(self) -> int:
-        offered = self._connection.credits
-        return offered if self._config.credits is None else min(offered, self._config.credits)
-
     def _message_steps(self, u: np.ndarray) -> int:
         """Steps of one message of a run. `ConfigurationError` where the device must have more at once than it takes."""
         steps, declared = u.shape[1], self._declaration
         if steps == 1 or (not declared.chunked and not declared.whole_run_bytes):
             return steps
-        size, width = self._chunk_steps(u.shape[0]), declared.inputs.number.itemsize
+        size, width = self._config.chunk_steps, declared.inputs.number.itemsize
+        if size is None:
+            size = self._steps_within(min(CHUNK_BYTES, self._connection.max_frame_bytes), u.shape[0])
         if not declared.chunked and steps > size and u.size * width > declared.whole_run_bytes:
             raise ConfigurationError(
                 f"{self.name} must have a whole run at once, and takes {declared.whole_run_bytes} bytes of inputs; "
                 f"these are {u.size * width}: drive shorter runs, each from a reset"
             )
         return size
-
-    def _chunk_steps(self, batch: int) -> int:
-        if self._config.chunk_steps is not None:
-            return self._config.chunk_steps
-        return self._steps_within(min(CHUNK_BYTES, self._connection.max_frame_bytes), batch)
 
     def _steps_within(self, size: int, batch: int) -> int:
         """Steps of `batch` sequences whose inputs, and whose answer, have at most so many bytes; at least one."""
@@ -497,7 +488,9 @@ class ZmqReservoir(Reservoir):
         """
         waiting: deque[tuple[Any, np.ndarray, int]] = deque()
         ahead: deque[tuple[np.ndarray, np.ndarray, int]] = deque()
-        most = self._credits if self._declaration.chunked else math.inf
+        most = math.inf
+        if self._declaration.chunked:
+            most = min(self._connection.credits, self._config.credits or math.inf)
 
         def more() -> bool:
             # A chunk without steps has nothing to send: whether one comes behind it is not known yet.

@@ -24,9 +24,9 @@ from pydantic import Field, PositiveFloat, PositiveInt
 from reservoir_hw.core.configuration import Config
 from reservoir_hw.core.errors import ConfigurationError
 from reservoir_hw.core.seeds import generator
-from reservoir_hw.emulators.physics.chain import Chain, DeviceChain, Slope, Trace, Wire
+from reservoir_hw.emulators.physics.chain import Chain, DeviceChain, Trace, Wire
 from reservoir_hw.emulators.physics.devices import Array, Device, Ikeda
-from reservoir_hw.emulators.physics.signals import Interpolation, Playback, at_rest
+from reservoir_hw.emulators.physics.signals import Interpolation, Playback, Slope, at_rest
 
 Event = dict[str, Any]
 
@@ -81,6 +81,8 @@ def outputs_on(path: Path) -> list[int]:
 
 
 SOURCE_OHM = 50.0
+# Of a signal without end no more is computed ahead: a generator goes down to 1 µHz.
+_LONGEST_PERIOD_S = 20.0
 Source = int | Literal["external"]
 
 
@@ -172,15 +174,17 @@ class Acquisition:
 
 
 class VirtualBench:
-    """Outputs 1 … `outputs`, the inputs that `config` names, and the log of what the outputs did.
+    """Outputs 1 and 2, the inputs that `config` names, and the log of what the outputs did.
 
     All methods may be called from any thread. A burst is not interrupted: a call from another thread waits for its end.
     """
 
-    def __init__(self, config: BenchConfig | None = None, log: Path | None = None, outputs: int = 2) -> None:
+    def __init__(self, config: BenchConfig | None = None, log: Path | None = None) -> None:
         self.config = config or BenchConfig()
         self.log = EventLog(log)
-        self._settings = {channel: OutputSettings() for channel in range(1, outputs + 1)}
+        self.outputs = (1, 2)
+        """Their numbers."""
+        self._settings = {channel: OutputSettings() for channel in self.outputs}
         self._signals = {channel: at_rest(0.0) for channel in self._settings}
         self._chains: dict[int, Chain] = {
             number: DeviceChain(device, self.config.seed + number) if (device := cable.amplified) else Wire()
@@ -201,11 +205,6 @@ class VirtualBench:
         with self._changed:
             return self._origin_s + self._since()
 
-    @property
-    def outputs(self) -> list[int]:
-        """The numbers of the outputs."""
-        return [*self._settings]
-
     # The generator's side.
 
     def output(self, channel: int) -> OutputSettings:
@@ -219,10 +218,11 @@ class VirtualBench:
         """
         with self._changed:
             old, now = self._settings[channel], self._since()
-            self._settings[channel] = settings
             if replace(old, waveform=None) == replace(settings, waveform=None):
+                self._settings[channel] = settings
                 return
-            self._stop_playing(channel, now, old.on)
+            self._stop_playing(channel, now)
+            self._settings[channel] = settings
             volts = self._rest(channel)
             self._signals[channel] = at_rest(volts)
             if old.on != settings.on:
@@ -243,15 +243,18 @@ class VirtualBench:
             for channel, waveform in played.items():
                 on = self._settings[channel].on
                 if not self._signals[channel].constant:
-                    self._stop_playing(channel, 0.0, on)
-                signal = self._signals[channel] = self._playback(channel, waveform)
+                    self._stop_playing(channel, 0.0)
+                volts = np.asarray(waveform.volts, np.float64) * (self._factor(channel) if on else 0.0)
+                signal = self._signals[channel] = Playback(
+                    0.0, waveform.rate_hz, volts, waveform.cycles, self._rest(channel), waveform.interpolation
+                )
                 if on:
                     low_v, high_v = float(signal.volts.min()), float(signal.volts.max())
                     self._log(
                         "burst begins", channel, 0.0, samples=len(waveform.volts), rate_hz=waveform.rate_hz,
                         cycles=waveform.cycles, low_v=low_v, high_v=high_v,
                     )  # fmt: skip
-            self._play(trigger_s=0.0 if self._source() == "external" else None)
+            self._play(trigger_s=0.0 if self._armed and self._armed.source == "external" else None)
             for channel in played:
                 signal = self._signals[channel]
                 if self._settings[channel].on and signal.repeats is not None:
@@ -264,7 +267,7 @@ class VirtualBench:
             now = self._since()
             for channel in channels:
                 if not self._signals[channel].constant:
-                    self._stop_playing(channel, now, self._settings[channel].on)
+                    self._stop_playing(channel, now)
                     self._signals[channel] = at_rest(self._rest(channel))
 
     # The digitizer's side.
@@ -328,17 +331,12 @@ class VirtualBench:
         settings = self._settings[channel]
         return settings.rest_v * self._factor(channel) if settings.on else 0.0
 
-    def _playback(self, channel: int, waveform: Waveform) -> Playback:
-        volts = np.asarray(waveform.volts, np.float64) * (self._factor(channel) if self._settings[channel].on else 0.0)
-        rest_v = self._rest(channel)
-        return Playback(0.0, waveform.rate_hz, volts, waveform.cycles, rest_v, waveform.interpolation)
-
-    def _stop_playing(self, channel: int, now: float, on: bool) -> None:
-        """Follow what hangs on an output up to now, before its signal changes."""
+    def _stop_playing(self, channel: int, now: float) -> None:
+        """Follow what hangs on an output up to now, before its settings or its signal change."""
         for number, chain in self._chains.items():
             if self.config.inputs[number].output == channel:
                 chain.advance(self._signals[channel], now)
-        if on and not self._signals[channel].constant:
+        if self._settings[channel].on and not self._signals[channel].constant:
             self._log("burst ends", channel, now)
 
     def _log(self, event: str, channel: int, since_s: float, **more: Any) -> None:
@@ -348,9 +346,6 @@ class VirtualBench:
 
     def _since(self) -> float:
         return self._bench_s + time.monotonic() - self._wall_s
-
-    def _source(self) -> Source | None:
-        return self._armed.source if self._armed else None
 
     def _before_s(self) -> float:
         """How long before its trigger the armed record begins."""
@@ -374,8 +369,12 @@ class VirtualBench:
         """
         armed = self._armed
         signals = {number: self._signals[self.config.inputs[number].output] for number in self._chains}
-        # Of what has no end, one period.
-        ends = (s.end_s if s.repeats else len(s.volts) / s.rate_hz for s in signals.values() if not s.constant)
+        # Of what has no end, one period, if anybody would wait for it.
+        ends = (
+            s.end_s if s.repeats else min(len(s.volts) / s.rate_hz, _LONGEST_PERIOD_S)
+            for s in signals.values()
+            if not s.constant
+        )
         end_s = max(ends, default=0.0)
         for number, chain in self._chains.items():
             chain.begin(signals[number], self._before_s())

@@ -51,27 +51,24 @@ class _Fault(PlannedFault):
         """The answer to a message that `execute` would carry out."""
 
 
-class Busy(_Fault):
-    """For some time nothing is done. The message is carried out afterwards, unless its client has gone."""
+class Delayed(_Fault):
+    """For some time nothing is done: before the message is carried out (busy), or before its answer is sent (slow).
 
-    kind: Literal["busy"]
+    If its client goes meanwhile, it gets no answer, and what is busy does not carry the message out.
+    """
+
+    kind: Literal["busy", "slow"]
     seconds: PositiveFloat
 
     def strike(self, device: MessageDevice, execute: Execute, cancelled: Callable[[], bool]) -> bytes:
         """As `_Fault.strike`."""
-        return execute() if _waited(self.seconds, cancelled) else b""
-
-
-class Slow(_Fault):
-    """The message is carried out, and its answer comes late."""
-
-    kind: Literal["slow"]
-    seconds: PositiveFloat
-
-    def strike(self, device: MessageDevice, execute: Execute, cancelled: Callable[[], bool]) -> bytes:
-        """As `_Fault.strike`."""
-        answer = execute()
-        return answer if _waited(self.seconds, cancelled) else b""
+        answer = execute() if self.kind == "slow" else None
+        until = time.monotonic() + self.seconds
+        while time.monotonic() < until:
+            if cancelled():
+                return b""
+            time.sleep(_LOOK_S)
+        return execute() if answer is None else answer
 
 
 class QueuedError(_Fault):
@@ -136,7 +133,7 @@ class Clipped(_Fault):
         return _block((b"\x7f" if self.signed else b"\xff") * self.bytes + payload[self.bytes :])
 
 
-Fault = Annotated[Busy | Slow | QueuedError | Struck | Clipped, Field(discriminator="kind")]
+Fault = Annotated[Delayed | QueuedError | Struck | Clipped, Field(discriminator="kind")]
 
 
 class FaultPlan(Config):
@@ -179,16 +176,6 @@ class FaultyInstrument:
 
 Served = MessageDevice | FaultyInstrument
 """An instrument as servers see it."""
-
-
-def _waited(seconds: float, cancelled: Callable[[], bool]) -> bool:
-    """Wait; False if the client has gone before."""
-    until = time.monotonic() + seconds
-    while time.monotonic() < until:
-        if cancelled():
-            return False
-        time.sleep(_LOOK_S)
-    return True
 
 
 def _payload(answer: bytes) -> bytes:

@@ -13,9 +13,18 @@ from numpy.typing import NDArray
 from reservoir_hw.emulators.bench import Acquisition, OutputSettings, VirtualBench, Waveform
 from reservoir_hw.emulators.function_generator import channel_setting
 from reservoir_hw.emulators.physics.signals import CYCLE_SAMPLES, SHAPES, to_codes
-from reservoir_hw.emulators.scope import settings_of
+from reservoir_hw.emulators.scope import looked, settings_of
 from reservoir_hw.emulators.scpi.instrument import ScpiDevice
-from reservoir_hw.emulators.scpi.messages import Boolean, Integer, Keyword, Number, Numbers, ScpiError, definite_block
+from reservoir_hw.emulators.scpi.messages import (
+    Boolean,
+    Integer,
+    Keyword,
+    Limit,
+    Number,
+    Numbers,
+    ScpiError,
+    definite_block,
+)
 from reservoir_hw.emulators.scpi.tree import channel_of, command, constant, query, reading, setting
 
 # ---- What both halves of the board share: how it answers, and its status (scpi-server of Red Pitaya OS 2).
@@ -30,6 +39,7 @@ class Board(ScpiDevice):
     """A board on a bench."""
 
     identity = "REDPITAYA,INSTR2024,0,01-16"
+    number_format = "g"
 
     def __init__(self, bench: VirtualBench) -> None:
         super().__init__()
@@ -44,21 +54,16 @@ class Board(ScpiDevice):
         raise ScpiError(-113)
 
     def answer(self, value: Any) -> bytes:
-        """Six digits; arrays as the format says."""
+        """Arrays as the format says, truth as a word."""
+        if isinstance(value, np.ndarray) and self.array_format == "BIN":
+            # The most significant byte first.
+            return definite_block(value.astype(value.dtype.newbyteorder(">")).data)
         if isinstance(value, np.ndarray):
-            return self._array(value)
+            digits = "%d" if value.dtype.kind == "i" else "%f"
+            return ("{" + ",".join([digits % number for number in value.tolist()]) + "}").encode()
         if isinstance(value, bool):
             return b"ON" if value else b"OFF"
-        if isinstance(value, float):
-            return f"{value:g}".encode()
         return super().answer(value)
-
-    def _array(self, values: np.ndarray) -> bytes:
-        if self.array_format == "BIN":
-            # The most significant byte first.
-            return definite_block(values.astype(values.dtype.newbyteorder(">")).data)
-        digits = "%d" if values.dtype.kind == "i" else "%f"
-        return ("{" + ",".join([digits % value for value in values.tolist()]) + "}").encode()
 
     format = setting("ACQ:DATA:FORMAT", Keyword("BIN", "ASCII"), "array_format")
     """Of all arrays, also those of the generator."""
@@ -73,6 +78,7 @@ class Board(ScpiDevice):
 
 
 INPUT = "ACQ:SOUR{channel:1-2}"
+SAMPLES = Integer((), 1, BUFFER_SAMPLES)
 RANGES_V = {"LV": 1.0, "HV": 20.0}
 TRIGGER_SAMPLE = BUFFER_SAMPLES // 2
 COARSEST = 65536
@@ -111,7 +117,7 @@ class Digitizer(Board):
         self._started, self._waiting_for = False, ""
         self._codes: dict[int, NDArray[np.int16]] | None = None
 
-    def _look(self) -> None:
+    def look(self) -> None:
         """Take the record if the trigger has come."""
         with self._state:
             if not self._waiting_for or self._waiting_for in _NEVER or self.bench.armed:
@@ -153,7 +159,7 @@ class Digitizer(Board):
     @command("ACQ:STOP")
     def stop_acquisition(self) -> None:
         """`ACQ:STOP`."""
-        self._look()
+        self.look()
         with self._state:
             self._started, self._waiting_for = False, ""
             self.bench.disarm()
@@ -200,7 +206,7 @@ class Digitizer(Board):
     @command("ACQ:TRig", Keyword("DISABLED", "NOW", *_INPUTS, *_NEVER, "AWG_PE"))
     def set_trigger(self, source: str) -> None:
         """`ACQ:TRig`: wait for it from now on. Before `ACQ:START` there would be nothing to take down."""
-        self._look()
+        self.look()
         with self._state:
             if source == "DISABLED":
                 self._waiting_for = ""
@@ -211,19 +217,11 @@ class Digitizer(Board):
             self._waiting_for = source
             if source not in _NEVER:
                 self._arm(source)
-        self._look()
+        self.look()
 
-    @query("ACQ:TRig:STAT")
-    def trigger_state(self) -> str:
-        """`ACQ:TRig:STAT?`."""
-        self._look()
-        return "WAIT" if self._waiting_for else "TD"
-
-    @query("ACQ:TRig:FILL")
-    def filled(self) -> int:
-        """`ACQ:TRig:FILL?`: whether the record is complete."""
-        self._look()
-        return int(self._codes is not None)
+    trigger_state = query("ACQ:TRig:STAT")(lambda self: "WAIT" if looked(self)._waiting_for else "TD")
+    filled = query("ACQ:TRig:FILL")(lambda self: int(looked(self)._codes is not None))
+    """Whether the record is complete."""
 
     @command("ACQ:TRig:DLY", Integer((), -(2**31), 2**31 - 1))
     def set_delay(self, samples: int) -> None:
@@ -243,7 +241,7 @@ class Digitizer(Board):
     @query(INPUT + ":DATA")
     def data(self, number: int) -> NDArray[np.generic]:
         """`ACQ:SOUR<n>:DATA?`: the whole record. Without one, the board would send what is in its buffer."""
-        self._look()
+        self.look()
         if self._codes is None:
             raise ScpiError(-230)
         codes = self._codes[number]
@@ -251,15 +249,8 @@ class Digitizer(Board):
             return codes
         return (codes * (RANGES_V[self._set.gains[number]] / _HALF)).astype(np.float32)
 
-    @query(INPUT + ":DATA:Old:N", Integer((), 1, BUFFER_SAMPLES))
-    def oldest(self, number: int, samples: int) -> NDArray[np.generic]:
-        """`ACQ:SOUR<n>:DATA:Old:N?`."""
-        return self.data(number)[:samples]
-
-    @query(INPUT + ":DATA:LATest:N", Integer((), 1, BUFFER_SAMPLES))
-    def latest(self, number: int, samples: int) -> NDArray[np.generic]:
-        """`ACQ:SOUR<n>:DATA:LATest:N?`."""
-        return self.data(number)[-samples:]
+    oldest = query(INPUT + ":DATA:Old:N", SAMPLES)(lambda self, number, samples: self.data(number)[:samples])
+    latest = query(INPUT + ":DATA:LATest:N", SAMPLES)(lambda self, number, samples: self.data(number)[-samples:])
 
 
 # ---- The fast outputs of the board.
@@ -270,16 +261,14 @@ FULL_SCALE_V = 1.0
 _SHAPES = {"SINE": "SIN", "SQUARE": "SQU", "TRIANGLE": "TRI"}
 
 
-def _left(name: str) -> Any:
+def _left(name: str, sign: int = 1) -> Limit:
     """Of the full scale, what another setting leaves."""
-    return lambda board, channel: FULL_SCALE_V - abs(getattr(board.channels[channel], name))
-
-
-def _minus(name: str) -> Any:
-    return lambda board, channel: -_left(name)(board, channel)
+    return lambda board, channel: sign * (FULL_SCALE_V - abs(getattr(board.channels[channel], name)))
 
 
 LEVEL = Number("V", -FULL_SCALE_V, FULL_SCALE_V)
+AMPLITUDE = Number("V", _left("offset_v", -1), _left("offset_v"))
+OFFSET = Number("V", _left("amplitude_v", -1), _left("amplitude_v"))
 
 
 @dataclass
@@ -372,11 +361,9 @@ class Generator(Board):
         self.apply(number)
 
     frequency = reading(SOURCE + ":FREQ:FIX", "frequency_hz", of=channel_of)
-    amplitude = channel_setting(SOURCE + ":VOLT", Number("V", _minus("offset_v"), _left("offset_v")), "amplitude_v")
+    amplitude = channel_setting(SOURCE + ":VOLT", AMPLITUDE, "amplitude_v")
     """Volts of a sample of 1."""
-    offset = channel_setting(
-        SOURCE + ":VOLT:OFFS", Number("V", _minus("amplitude_v"), _left("amplitude_v")), "offset_v"
-    )
+    offset = channel_setting(SOURCE + ":VOLT:OFFS", OFFSET, "offset_v")
 
     @command(SOURCE + ":TRAC:DATA:DATA", Numbers(-1.0, 1.0))
     def load(self, number: int, samples: NDArray[np.float64]) -> None:

@@ -94,6 +94,12 @@ def settings_of(scope: Any) -> Any:
     return scope._set
 
 
+def looked(scope: Any) -> Any:
+    """The instrument, after a look at its trigger."""
+    scope.look()
+    return scope
+
+
 # After a change of these, what is being acquired begins again.
 scope_setting = partial(setting, of=settings_of, changed=Scope.changed)
 channel_setting = partial(setting, of=channel_of, changed=lambda scope, *_: scope.changed())

@@ -8,6 +8,7 @@ import select
 import socket
 import struct
 import threading
+from abc import abstractmethod
 from collections.abc import Callable, Iterator
 from enum import IntEnum
 from typing import ClassVar, NamedTuple
@@ -32,49 +33,41 @@ class Listener:
     Subclasses write `converse`.
 
     Args:
+        device: The instrument.
         host: Where to listen.
         port: 0 takes a free one; `port` then says which.
+
+    Entering the block raises `ConfigurationError` if the port is taken.
     """
 
     address: ClassVar[str]
     """As VISA writes it, with places for host and port."""
 
-    def __init__(self, host: str = "127.0.0.1", port: int = 0) -> None:
+    def __init__(self, device: Served, host: str = "127.0.0.1", port: int = 0) -> None:
         self.host = host
         self.port = port
-        self._listening: socket.socket | None = None
-        self._accepting: threading.Thread | None = None
+        self._device = device
         # Open connections with their threads.
         self._conversations: dict[socket.socket, threading.Thread] = {}
         self._lock = threading.Lock()
 
-    @property
-    def resource(self) -> str:
-        """The address as VISA writes it."""
-        return self.address.format(host=self.host, port=self.port)
-
-    def start(self) -> None:
-        """Listen, and return when clients may come. Raises `ConfigurationError` if the port is taken."""
+    def __enter__(self) -> str:
         try:
-            listening = socket.create_server((self.host, self.port))
+            self._listening = socket.create_server((self.host, self.port))
         except OSError as error:
             raise ConfigurationError(
                 f"an emulated instrument cannot listen at {self.host}:{self.port}: {error.strerror}; "
                 "choose another port"
             ) from error
-        self._listening = listening
-        self.port = listening.getsockname()[1]
-        self._accepting = self._start_thread(self._accept, listening)
+        self.port = self._listening.getsockname()[1]
+        self._accepting = self._start_thread(self._accept, self._listening)
+        return self.address.format(host=self.host, port=self.port)
 
-    def stop(self) -> None:
-        """Close the port and all connections, and wait for their threads."""
-        if self._listening is None or self._accepting is None:
-            return
+    def __exit__(self, *details: object) -> None:
         # close() alone does not wake up accept().
         hang_up(self._listening)
         self._accepting.join()
         self._listening.close()
-        self._listening = None
         with self._lock:
             conversations = dict(self._conversations)
             for connection in conversations:
@@ -82,16 +75,9 @@ class Listener:
         for thread in conversations.values():
             thread.join()
 
-    def __enter__(self) -> str:
-        self.start()
-        return self.resource
-
-    def __exit__(self, *details: object) -> None:
-        self.stop()
-
+    @abstractmethod
     def converse(self, connection: socket.socket) -> None:
         """Serve one connection until the client has gone. A `ConnectionError` ends it, too."""
-        raise NotImplementedError
 
     def _start_thread(self, target: Callable[[socket.socket], None], connection: socket.socket) -> threading.Thread:
         thread = threading.Thread(target=target, args=(connection,), name=f"emulator at {self.port}", daemon=True)
@@ -153,8 +139,7 @@ class SocketServer(Listener):
     address = "TCPIP::{host}::{port}::SOCKET"
 
     def __init__(self, device: Served, host: str = "127.0.0.1", port: int = 0, *, terminator: bytes = b"\n") -> None:
-        super().__init__(host, port)
-        self._device = device
+        super().__init__(device, host, port)
         self._terminator = terminator
 
     def converse(self, connection: socket.socket) -> None:
@@ -328,7 +313,11 @@ class _Session:
                 channel.payload(message)
             else:
                 self._notice_reading(message.control)
-                self._check_interrupted()
+                if self._unread:
+                    self._unread = False
+                    self._device.report(ScpiError(-410))
+                    channel.send(Kind.INTERRUPTED)
+                    self._asynchronous.send(Kind.ASYNC_INTERRUPTED)
                 receive_exactly(channel.connection, data, message.length)
                 if message.kind == Kind.DATA:
                     continue
@@ -353,13 +342,6 @@ class _Session:
     def _notice_reading(self, control: int) -> None:
         if control & 1:
             self._unread = False
-
-    def _check_interrupted(self) -> None:
-        if self._unread and self._asynchronous is not None:
-            self._unread = False
-            self._device.report(ScpiError(-410))
-            self._synchronous.send(Kind.INTERRUPTED)
-            self._asynchronous.send(Kind.ASYNC_INTERRUPTED)
 
     def end(self) -> None:
         """Close the other connection of a client whose synchronous one has ended."""
@@ -413,8 +395,7 @@ class HislipServer(Listener):
     address = f"TCPIP::{{host}}::{_NAME},{{port}}::INSTR"
 
     def __init__(self, device: Served, host: str = "127.0.0.1", port: int = 0) -> None:
-        super().__init__(host, port)
-        self._device = device
+        super().__init__(device, host, port)
         self._sessions: dict[int, _Session] = {}
         self._numbers = itertools.count(1)
 

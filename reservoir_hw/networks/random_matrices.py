@@ -168,16 +168,17 @@ def spectral_radius(W: Matrix, *, by_graph: bool = True) -> float:
     return radius
 
 
-def block_power_radius(W: Matrix, *, width: int = 8, settle: int = 50, measure: int = 100) -> float:
-    """Spectral radius from the growth of a block of `width` vectors under repeated multiplication by W.
+def block_power_radius(W: Matrix) -> float:
+    """Spectral radius from the growth of a block of eight vectors under repeated multiplication by W.
 
-    The mean growth per multiplication over `measure` of them, after `settle`, tends to the radius (Gelfand's
+    The mean growth per multiplication over 100 of them, after the first 50, tends to the radius (Gelfand's
     formula without the transient). Within about 1 %, whatever the spectrum: eigenvalues crowd at the
     rim of a random matrix's spectrum, so that single ones cannot be told apart in reasonable time.
     """
-    block = np.random.default_rng(0).random((W.shape[0], width)) - 0.5
+    settle, measured = 50, 100
+    block = np.random.default_rng(0).random((W.shape[0], 8)) - 0.5
     growth = 0.0
-    for step in range(settle + measure):
+    for step in range(settle + measured):
         block = W @ block
         norm = float(np.linalg.norm(block))
         if norm == 0.0:
@@ -185,7 +186,7 @@ def block_power_radius(W: Matrix, *, width: int = 8, settle: int = 50, measure: 
         block /= norm
         if step >= settle:
             growth += float(np.log(norm))
-    return float(np.exp(growth / measure))
+    return float(np.exp(growth / measured))
 
 
 def perron_root(W: Matrix) -> float:

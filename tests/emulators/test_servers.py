@@ -157,7 +157,7 @@ def test_stopping_ends_all_threads(manager, device):
             assert device.waiting.wait(5)
             port = int(address.split("::")[2])
             with pytest.raises(ConfigurationError, match=f"cannot listen at 127.0.0.1:{port}: .* choose another port"):
-                SocketServer(device, port=port).start()
+                SocketServer(device, port=port).__enter__()
         # Both clients have gone; a third one is still there when the servers stop.
         third = socket.create_connection(("127.0.0.1", port))
     # The kernel resets it where the server had not accepted it yet.

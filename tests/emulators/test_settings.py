@@ -21,8 +21,10 @@ TOLD_OTHERWISE = {"CH1:BANdwidth"}
 def headers(instrument):
     for name in dir(instrument):
         if isinstance(declared := getattr(instrument, name), Pair):
-            header = re.sub(r"\|[^\])]*|[\[\]()]", "", declared.scpi_headers[0].header)
-            yield re.sub(r"\{(?:\w+:)?(\d+)-\d+\}", r"\1", header)
+            for one in declared.scpi_headers:
+                if not one.is_query:
+                    header = re.sub(r"\|[^\])]*|[\[\]()]", "", one.header)
+                    yield re.sub(r"\{(?:\w+:)?(\d+)-\d+\}", r"\1", header)
 
 
 @pytest.mark.parametrize("instrument", [Keysight33512B, InfiniiVision, Afg3152C, Mso54, RedPitaya, SourceMeter])

@@ -65,7 +65,9 @@ class Monomials:
         size = max(1, min(rows, _BLOCK // out.shape[1]))
         # Row after row of `out` would make short inner loops; so each monomial is computed for many rows at once.
         block = np.empty((out.shape[1], size))
-        skipped = [np.empty((_up_to(n - 1, d), size)) for d, n in enumerate(self._variables, 1) if not self._wants(d)]
+        skipped = [
+            np.empty((_up_to(n - 1, d), size)) for d, n in enumerate(self._variables, 1) if d not in self._orders
+        ]
         block[: self._constant] = 1.0
         for first in range(0, rows, size):
             x = variables[:, first : first + size]
@@ -73,8 +75,8 @@ class Monomials:
             before, start = np.ones((1, x.shape[1])), int(self._constant)
             for order, number in enumerate(self._variables, 1):
                 stop = start + _up_to(number - 1, order)
-                here = own[start:stop] if self._wants(order) else next(others)[:, : x.shape[1]]
-                start = stop if self._wants(order) else start
+                here = own[start:stop] if order in self._orders else next(others)[:, : x.shape[1]]
+                start = stop if order in self._orders else start
                 at = 0
                 for j in range(number):
                     below = _up_to(j, order - 1)
@@ -82,9 +84,6 @@ class Monomials:
                     at += below
                 before = here
             out[first : first + size] = own.T
-
-    def _wants(self, order: int) -> bool:
-        return order in self._orders
 
 
 def _up_to(j: int, order: int) -> int:

@@ -111,14 +111,11 @@ class LinesConfig(_InstrumentKeys, ReservoirConfig):
             raise ValueError("reset: {kind: command} needs `rest:`, the lines that bring the device to rest")
         if self.inputs is None:
             # The device has as many inputs as its lines name.
-            object.__setattr__(self, "inputs", self._named_inputs())
+            lines = self.step if self.burst is None else self.burst.lines
+            named = _INPUT.findall(json.dumps([line.model_dump(mode="json") for line in lines]))
+            object.__setattr__(self, "inputs", max(map(int, named)) + 1 if named else None)
         self._check_lines()
         return self
-
-    def _named_inputs(self) -> int | None:
-        lines = self.step if self.burst is None else self.burst.lines
-        named = _INPUT.findall(json.dumps([line.model_dump(mode="json") for line in lines]))
-        return max(map(int, named)) + 1 if named else None
 
     def _check_lines(self) -> None:
         """Raise `ValueError` for lines that name what is not there, or would write what is beyond the limits."""

@@ -7,6 +7,7 @@ import operator
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Annotated, Any, Self
 
 import numpy as np
@@ -47,8 +48,9 @@ class BinaryAnswer(Config):
         return np.dtype((">" if self.big_endian else "<") + self.binary)
 
 
-def _as_line(given: Any) -> Any:
-    return {"write": given} if isinstance(given, str) else given
+def _as_line(key: str, given: Any) -> Any:
+    """A text alone as the line of this key."""
+    return {key: given} if isinstance(given, str) else given
 
 
 def _as_lines(given: Any) -> Any:
@@ -118,7 +120,8 @@ class LineConfig(_Loops):
                 raise ValueError(f"for: {name} must be a name of its own, with a list of values: {{k: [101, 102]}}")
         if self.saturated_if is not None:
             named = self.condition.name
-            known = [STATE, *self.reads, *self._groups]
+            groups = _GROUP.findall(self.answer) if isinstance(self.answer, str) else []
+            known = [STATE, *self.reads, *groups]
             if named not in known or named == NOTHING:
                 raise ValueError(
                     f"saturated_if names {named}, and the answer has {', '.join(known)}: say by `reads:` which number "
@@ -131,16 +134,12 @@ class LineConfig(_Loops):
         return self
 
     @property
-    def _groups(self) -> list[str]:
-        return _GROUP.findall(self.answer) if isinstance(self.answer, str) else []
-
-    @property
     def condition(self) -> Condition:
         """What `saturated_if` says. Raises `ValueError`."""
         return Condition.of(self.saturated_if or "")
 
 
-AnyLine = Annotated[LineConfig, BeforeValidator(_as_line)]
+AnyLine = Annotated[LineConfig, BeforeValidator(partial(_as_line, "write"))]
 Lines = Annotated[list[AnyLine], BeforeValidator(_as_lines)]
 """A line or a list of lines, as a section of a file."""
 
@@ -275,11 +274,7 @@ def _answer(line: LineConfig, pattern: Template | None, *, step: bool) -> Answer
 _VALUE = {"value": None, "n": None}
 
 
-def _as_question(given: Any) -> Any:
-    return {"ask": given} if isinstance(given, str) else given
-
-
-_Question = Annotated[LineConfig, BeforeValidator(_as_question)]
+_Question = Annotated[LineConfig, BeforeValidator(partial(_as_line, "ask"))]
 
 
 class CommandKnob(KnobConfig):

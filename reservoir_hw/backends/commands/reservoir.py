@@ -200,7 +200,11 @@ class CommandsReservoir(Reservoir):
             instrument.write(text)
             done = self._config.done_line(line.to)
             if line.is_left and done:
-                self._finish(instrument, done)
+                try:
+                    instrument.ask(done)
+                except DeviceTimeout as error:
+                    error.add_note(f'if it knows no {done}, say `done: ""` and give the next line an `at_s`')
+                    raise
             return None
         asked = f"{instrument.address}: {text!r}"
         if line.block is not None:
@@ -214,13 +218,6 @@ class CommandsReservoir(Reservoir):
         except DeviceError:
             # It may have been the answer to another line.
             instrument.close()
-            raise
-
-    def _finish(self, instrument: TextInstrument, done: str) -> None:
-        try:
-            instrument.ask(done)
-        except DeviceTimeout as error:
-            error.add_note(f'if it knows no {done}, say `done: ""` and give the next line an `at_s`')
             raise
 
     def _send(self, lines: Sequence[Line]) -> None:

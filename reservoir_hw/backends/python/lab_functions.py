@@ -136,7 +136,14 @@ class LabFunctions:
                 f"reservoir.params.{unknown[0]}: {hint}no function has an argument of this name ({names})"
             )
         for key, function in imported.items():
-            _refuse_misfit(function, _arguments(key), given[key], f"reservoir.{key}: {without_digest(targets[key])}")
+            signature, arguments = _signature(function), _arguments(key)
+            try:
+                signature.bind(*range(arguments), **given[key])
+            except TypeError as error:
+                raise ConfigurationError(
+                    f"reservoir.{key}: {without_digest(targets[key])}{signature} does not fit: {error}; arguments "
+                    f"beside the {arguments} that it gets come from reservoir.params"
+                ) from None
             self._functions[key] = partial(function, **given[key]) if given[key] else function
         self._thread = None if timeout_s is None else CallingThread(timeout_s)
 
@@ -237,18 +244,6 @@ def _taken(function: Callable[..., Any], params: Mapping[str, Any], arguments: i
         return dict(params)
     names = _named(function, arguments)
     return {name: value for name, value in params.items() if name in names}
-
-
-def _refuse_misfit(function: Callable[..., Any], arguments: int, given: Mapping[str, Any], place: str) -> None:
-    """Raise `ConfigurationError` where the function cannot be called with its arguments and parameters."""
-    signature = _signature(function)
-    try:
-        signature.bind(*range(arguments), **given)
-    except TypeError as error:
-        raise ConfigurationError(
-            f"{place}{signature} does not fit: {error}; arguments beside the {arguments} that it gets come from "
-            "reservoir.params"
-        ) from None
 
 
 def _line(error: BaseException) -> str:

@@ -291,7 +291,10 @@ class PythonReservoir(Reservoir):
 
     def _run(self, u: np.ndarray, out: Any) -> np.ndarray:
         del out
-        late, first = self._config.latency_steps, self._first_step()
+        late, first = self._config.latency_steps, self.steps_driven
+        if self.spec.continuity == "replayed":
+            # Earlier inputs come before those of this drive.
+            first -= min(first, self.spec.memory_steps)
         if not late:
             return self._driven(u, first)
         self.counters.steps += late
@@ -360,21 +363,13 @@ class PythonReservoir(Reservoir):
             if config.mode == "step":
                 answer = self._lab.call("call", u[0, t].copy(), **where)
             else:
-                answer = self._measured(u[0, t].copy(), where)
+                self._lab.call("set_call", u[0, t].copy(), **where)
+                time.sleep(config.wait_s)
+                self._lab.call_if_given("sweep_call", **where)
+                answer = self._lab.call("read_call", **where)
             with self._lab.faults(last, at, states[:, :t]):
                 states[0, t] = self._as_states(answer, (config.nodes,))
         return states
-
-    def _first_step(self) -> int:
-        """The step of its sequence with which this drive begins."""
-        done = self.steps_driven
-        return done - min(done, self.spec.memory_steps) if self.spec.continuity == "replayed" else done
-
-    def _measured(self, u: np.ndarray, where: dict[str, Any]) -> Any:
-        self._lab.call("set_call", u, **where)
-        time.sleep(self._config.wait_s)
-        self._lab.call_if_given("sweep_call", **where)
-        return self._lab.call("read_call", **where)
 
     def _as_states(self, returned: Any, shape: tuple[int, ...]) -> np.ndarray:
         if returned is None:

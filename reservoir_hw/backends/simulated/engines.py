@@ -186,7 +186,7 @@ class EngineChoice:
         if self.device != "cpu":
             _check_device(self.device)
         engine = self.wanted or self._by_table(on_gpu)
-        if engine == "triton" and self.device == "cpu" and not interprets_triton():
+        if engine == "triton" and self.device == "cpu" and os.environ.get("TRITON_INTERPRET") != "1":
             raise ConfigurationError(
                 "reservoir.engine is triton, which needs reservoir.device cuda; on the CPU it runs only, slowly, where "
                 "TRITON_INTERPRET=1 is set before the start"
@@ -231,11 +231,6 @@ def have_numba() -> bool:
 def have_triton() -> bool:
     """Whether triton can be imported, without doing so."""
     return importlib.util.find_spec("triton") is not None
-
-
-def interprets_triton() -> bool:
-    """Whether triton interprets its kernels on the CPU in this process, as its own variable says."""
-    return os.environ.get("TRITON_INTERPRET") == "1"
 
 
 def _check_device(device: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Annotated, Any, ClassVar, Literal, Self, TypeAlias
@@ -134,11 +135,11 @@ class NetworkConfig(SimulatedConfig):
     def _topology(self) -> Topology:
         return Random()
 
-    def _draw(self, *sizes: int, **options: Any) -> Any:
-        raise NotImplementedError
+    @abstractmethod
+    def _draw(self, *sizes: int, **options: Any) -> Any: ...
 
-    def _load(self, path: str) -> Any:
-        raise NotImplementedError
+    @abstractmethod
+    def _load(self, path: str) -> Any: ...
 
 
 class SimulatedNetwork(SimulatedReservoir):
@@ -212,7 +213,7 @@ class SimulatedNetwork(SimulatedReservoir):
             else:
                 loop = self._tensor_loop()
             if name == "cuda_graphs":
-                from reservoir_hw.backends.simulated.kernels.impairment import GraphedLoop
+                from reservoir_hw.backends.simulated.kernels.cuda_graphs import GraphedLoop
 
                 loop = GraphedLoop(loop)
             return engine_of(name, loop, self.weights.nodes, self._dtype, self.device)
@@ -225,17 +226,17 @@ class SimulatedNetwork(SimulatedReservoir):
             f"where {in_units(free_bytes(self.device))} are free: choose fewer nodes, or fewer connections_per_node"
         )
 
+    @abstractmethod
     def _array_loop(self) -> ArrayLoop:
         """The compiled time loop of these weights."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _tensor_loop(self) -> TensorLoop:
         """The time loop of these weights in torch."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _triton_loop(self, weights: Sequence[Any]) -> JointLoop:
         """The Triton kernel of a population with these weights, and otherwise like this network."""
-        raise NotImplementedError
 
     def joint_loop(self, members: Sequence[Any]) -> JointLoop | None:
         """Triton's, without gradients."""
@@ -243,12 +244,12 @@ class SimulatedNetwork(SimulatedReservoir):
             return None
         return self._triton_loop([member.weights for member in members])
 
-    def _identity(self) -> Identity:
-        raise NotImplementedError
+    @abstractmethod
+    def _identity(self) -> Identity: ...
 
+    @abstractmethod
     def _given_weights(self, arrays: Mapping[str, np.ndarray]) -> Any:
         """Weights from arrays that a user uploads."""
-        raise NotImplementedError
 
     def _upload(self, weights: Mapping[str, np.ndarray]) -> ReservoirSpec:
         new = self._given_weights(weights)

@@ -135,21 +135,18 @@ class SimulatedReservoir(Reservoir):
         self.is_ideal = nonidealities.ideal
         """Whether it follows its equations without any of the non-idealities."""
         if not self.is_ideal:
-            self._drawn = DrawnNonidealities(nonidealities, spec.nodes, self._numbers(spec.numpy_dtype))
+            numbers = Numbers(spec.numpy_dtype)
+            if self.native == "torch":
+                from reservoir_hw.backends.simulated.nonidealities.torch_noise import TorchNumbers
+
+                numbers = TorchNumbers(spec.numpy_dtype, self.device)
+            self._drawn = DrawnNonidealities(nonidealities, spec.nodes, numbers)
         super().__init__(self._declared(spec), out_of_range=out_of_range)
 
     def joint_loop(self, members: Sequence[Any]) -> JointLoop | None:
         """A loop of one launch for the tensors of several devices like this one, where their engines have one."""
         del members
         return None
-
-    def _numbers(self, dtype: np.dtype[Any]) -> Numbers:
-        """Where the engine computes, and in what."""
-        if self.native == "numpy":
-            return Numbers(dtype)
-        from reservoir_hw.backends.simulated.nonidealities.torch_noise import TorchNumbers
-
-        return TorchNumbers(dtype, self.device)
 
     def _declared(self, spec: ReservoirSpec) -> ReservoirSpec:
         """The spec of the ideal device, less what its non-idealities take."""

@@ -18,9 +18,9 @@ from reservoir_hw.core.errors import ConfigurationError, DeviceFault
 from reservoir_hw.core.knobs import closed
 from reservoir_hw.core.locks import HostLocks
 from reservoir_hw.core.reservoir_config import perform
-from reservoir_hw.core.signal import Alignment, Template, align
+from reservoir_hw.core.signal import Alignment, Template, align, marker
 from reservoir_hw.drivers.guard import Guard
-from reservoir_hw.drivers.visa.roles import Awg, Digitizer, Trigger, Waveform
+from reservoir_hw.drivers.visa.roles import Trigger, Waveform
 from reservoir_hw.drivers.visa.scpi import ScpiInstrument
 
 _INTERLOCK_S = 30.0
@@ -38,8 +38,13 @@ class Bench:
     def __init__(self, config: BenchConfig) -> None:
         self._config = config
         self.generator, self.digitizer = config.generator.build(), config.digitizer.build()
-        if config.generator.address == config.digitizer.address:
-            _share(self.generator, self.digitizer)
+        if (
+            config.generator.address == config.digitizer.address
+            and isinstance(self.generator, ScpiInstrument)
+            and isinstance(self.digitizer, ScpiInstrument)
+        ):
+            # One connection for both roles. Instruments of other libraries have connections of their own.
+            self.digitizer.share(self.generator)
         self.auxiliaries = Auxiliaries(config.knobs, config.monitors)
         self.resources = {
             config.generator.locked,
@@ -47,6 +52,8 @@ class Bench:
             *self.auxiliaries.resources,
         }
         self.settle_s = config.memory_steps * config.step_period_s if config.settle_s is None else config.settle_s
+        self.margin_s = _MARGIN * len(marker(1)) * config.theta_s
+        """What is recorded before the trigger, and again after the burst."""
         self._nominal_hz = config.sample_rate_hz
         self._record_hz = config.samples_per_node / config.theta_s
         closing = [one.safe_state for one in config.knobs.values()]
@@ -61,11 +68,6 @@ class Bench:
         """In samples of the generator: what it can play and the digitizer take down."""
         seconds = (self.digitizer.longest_record / self._record_hz - 2 * self.margin_s) / (1 + _CLOCKS)
         return min(self.generator.longest_waveform, int(seconds * self._nominal_hz))
-
-    @property
-    def margin_s(self) -> float:
-        """What is recorded before the trigger, and again after the burst."""
-        return _MARGIN * self._config.marker_s
 
     @property
     def chain(self) -> Chain:
@@ -137,7 +139,10 @@ class Bench:
         Raises `DeviceFault` for samples that are no numbers.
         """
         self._guard.expect_alive()
-        self._expect_permission()
+        interlock = self._config.interlock
+        if interlock is not None and perform(interlock, self._config, ".", _INTERLOCK_S, "interlock") is not True:
+            name = interlock if isinstance(interlock, str) else " ".join(interlock)
+            raise DeviceFault(f"the interlock {name} does not permit a burst; nothing was played")
         if not self._on:
             self.generator.arm()
             self._on = True
@@ -211,20 +216,6 @@ class Bench:
             slope = "rising" if config.highest_marker_v > rest_v else "falling"
             given = Trigger(source=monitor, level_v=(rest_v + config.highest_marker_v) / 2, slope=slope)
         return given.model_copy(update={"before_s": self.margin_s})
-
-    def _expect_permission(self) -> None:
-        interlock = self._config.interlock
-        if interlock is None:
-            return
-        if perform(interlock, self._config, ".", _INTERLOCK_S, "interlock") is not True:
-            name = interlock if isinstance(interlock, str) else " ".join(interlock)
-            raise DeviceFault(f"the interlock {name} does not permit a burst; nothing was played")
-
-
-def _share(generator: Awg, digitizer: Digitizer) -> None:
-    """One connection for both roles of one instrument. Instruments of other libraries have connections of their own."""
-    if isinstance(generator, ScpiInstrument) and isinstance(digitizer, ScpiInstrument):
-        digitizer.share(generator)
 
 
 # ---- Bursts of any volts on a bench, and where in their records what they played is found.

@@ -93,14 +93,6 @@ class BurstLayout:
             f"theta {self.hold.theta_s!r} points {self.hold.points_per_node} rest {self.rest_v!r}"
         )
 
-    def bursts(self, steps: int) -> int:
-        """How many bursts a run of so many steps takes."""
-        return sum(1 for _ in self.pieces(steps))
-
-    def volts(self, u: Array) -> Array:
-        """What is played for inputs (steps, inputs): (samples,)."""
-        return self.between_markers(self.driven(u))
-
     def driven(self, u: Array) -> Array:
         """The volts (samples,) of inputs (steps, inputs)."""
         return self.hold.apply(self.scaling.apply(self.mask.apply(u)))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from functools import cached_property
+from functools import cached_property, partial
 from typing import NamedTuple
 
 import numpy as np
@@ -21,7 +21,7 @@ from reservoir_hw.backends.visa.bench import (
     noise_at_rest,
     opened,
 )
-from reservoir_hw.backends.visa.burst import Array
+from reservoir_hw.backends.visa.burst import Array, BurstLayout
 from reservoir_hw.backends.visa.calibration import FILLED, Calibration, Estimate, MarkerAnswer
 from reservoir_hw.backends.visa.configuration import BenchConfig
 from reservoir_hw.core.errors import CalibrationError, ConfigurationError, DeviceFault
@@ -209,9 +209,9 @@ def first_answer(player: Player) -> FirstAnswer:
     # The place of a burst is right to half a sample.
     half_s = 0.5 / steps.shots[0].answer.sample_rate_hz
     fit, without = fit_steps(times, answers, -2 * half_s)
+    others = {name: np.array([getattr(other, name) for other in without]) for name in ("delay_s", "tau_s")}
     delay, tau = (
-        _jackknifed(getattr(fit, name), np.array([getattr(other, name) for other in without]))
-        for name in ("delay_s", "tau_s")
+        _estimate(getattr(fit, name), jackknife_error(values), len(without) - 1) for name, values in others.items()
     )
     return FirstAnswer(_wider(delay, half_s), tau, times, answers.mean(axis=0), fit)
 
@@ -221,11 +221,6 @@ def _largest(player: Player, part: float) -> float:
     config = player.config
     low, high = config.generator.outputs[config.channels.output].range_v
     return min(part * (high - low), config.largest_step_v)
-
-
-def _jackknifed(value: float, without: Array) -> Estimate:
-    """What was found in a mean, and in the means without each of its values."""
-    return _estimate(value, jackknife_error(without), len(without) - 1)
 
 
 def _wider(found: Estimate, by: float) -> Estimate:
@@ -306,9 +301,14 @@ def calibrate(config: BenchConfig, progress: Progress = None) -> Calibrated:
         try:
             with opened(config) as bench:
                 player = Player(config, bench, progress)
-                _check_limits(player)
+                # All inputs that will be played, before anything is.
+                output = config.generator.outputs[config.channels.output]
+                for driven in _pasts(player)[0]:
+                    output.check(config.channels.output, player.layout.between_markers(driven), config.sample_rate_hz)
                 shots = _answers_to_anything(player)
-                answer = _farthest(shots)
+                # The record that went farthest; `clipped` is that of all of them.
+                farthest = max((shot.answer for shot in shots), key=lambda one: float(np.ptp(one.volts)))
+                answer = replace(farthest, clipped=sum(shot.answer.clipped for shot in shots))
                 found = (float(answer.volts.min()), float(answer.volts.max()))
                 if not answer.clipped and found[1] - found[0] >= FILLED * (high - low):
                     if config.channels.monitor is None:
@@ -413,12 +413,6 @@ def _answers_to_anything(player: Player) -> list[Shot]:
     return player.play("range of the answer", [layout.driven(u)], _RANDOM_SHOTS)[0]
 
 
-def _farthest(shots: list[Shot]) -> Waveform:
-    """The record that went farthest; `clipped` is that of all of them."""
-    farthest = max((shot.answer for shot in shots), key=lambda answer: float(np.ptp(answer.volts)))
-    return replace(farthest, clipped=sum(shot.answer.clipped for shot in shots))
-
-
 def _first_marker_answer(player: Player, shots: list[Shot]) -> MarkerAnswer:
     """Where the trigger alone has told the place: what it takes to find it better."""
     config = player.config
@@ -488,10 +482,10 @@ def _memory(player: Player) -> Array:
     config = player.config
     bursts, past, common = _pasts(player)
     played = player.play("memory", bursts, _PAST_SHOTS)
+    read = partial(BurstLayout.states, steps=past + common, position=config.read_at, average=config.average)
     # Sizes, what was before, shots, steps, nodes.
-    states = np.array([[_states(shot, config, past + common)[past:] for shot in shots] for shots in played]).reshape(
-        len(_SIZES), 2, _PAST_SHOTS, common, config.nodes
-    )
+    states = np.array([read(shot.layout, shot.answer, shot.found)[past:] for shots in played for shot in shots])
+    states = states.reshape(len(_SIZES), 2, _PAST_SHOTS, common, config.nodes)
     # Where inputs change fast, the uncertain place of a burst makes more noise.
     variance = states.var(axis=2, ddof=1).mean(axis=(1, 2, 3))
     means = states.mean(axis=2)
@@ -499,14 +493,6 @@ def _memory(player: Player) -> Array:
     # All states of a burst are late alike, so that differences have few degrees of freedom.
     left = np.maximum(0.0, differ - _SURE**2 * 2 * variance[:, None] / _PAST_SHOTS)
     return np.sqrt(left / variance[:, None]).max(axis=0)
-
-
-def _check_limits(player: Player) -> None:
-    """Of all inputs that will be played, before anything is."""
-    config, layout = player.config, player.layout
-    number = config.channels.output
-    for driven in _pasts(player)[0]:
-        config.generator.outputs[number].check(number, layout.between_markers(driven), config.sample_rate_hz)
 
 
 def _pasts(player: Player) -> tuple[list[Array], int, int]:
@@ -527,7 +513,3 @@ def _pasts(player: Player) -> tuple[list[Array], int, int]:
         rested[: past * layout.samples_per_step] = config.rest_v
         bursts += [driven, rested]
     return bursts, past, common
-
-
-def _states(shot: Shot, config: BenchConfig, steps: int) -> Array:
-    return shot.layout.states(shot.answer, shot.found, steps, position=config.read_at, average=config.average)

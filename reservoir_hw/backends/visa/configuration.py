@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, ClassVar, Self
+from typing import Annotated, ClassVar, Self
 
 import numpy as np
 from pydantic import (
@@ -110,12 +110,8 @@ _SCHEMA = WithJsonSchema({"type": "object", "properties": {"kind": {"type": "str
 _SAFELY = 0.99
 
 
-def _generator(value: Any) -> Any:
-    return registry.of_its_kind("instruments", value, GeneratorConfig)
-
-
-def _digitizer(value: Any) -> Any:
-    return registry.of_its_kind("instruments", value, DigitizerConfig)
+def _of_its_kind(role: type[GeneratorConfig] | type[DigitizerConfig]) -> BeforeValidator:
+    return BeforeValidator(lambda value: registry.of_its_kind("instruments", value, role))
 
 
 class Channels(Config):
@@ -161,8 +157,8 @@ class BenchConfig(ReservoirConfig):
     average: Annotated[float, Field(ge=0, le=1)] = Field(
         default=0.2, description="share of a node, around `position`, over which samples are averaged"
     )
-    generator: Annotated[SerializeAsAny[GeneratorConfig], BeforeValidator(_generator), _SCHEMA]
-    digitizer: Annotated[SerializeAsAny[DigitizerConfig], BeforeValidator(_digitizer), _SCHEMA]
+    generator: Annotated[SerializeAsAny[GeneratorConfig], _of_its_kind(GeneratorConfig), _SCHEMA]
+    digitizer: Annotated[SerializeAsAny[DigitizerConfig], _of_its_kind(DigitizerConfig), _SCHEMA]
     channels: Channels = Channels()
     trigger: Annotated[Trigger | None, NO_INFLUENCE_ON_STATES] = Field(
         default=None,
@@ -239,11 +235,6 @@ class BenchConfig(ReservoirConfig):
     def sample_rate_hz(self) -> float:
         """Of the generator, as it is asked for."""
         return self.points_per_node / self.theta_s
-
-    @property
-    def marker_s(self) -> float:
-        """Duration of a marker."""
-        return len(marker(1)) * self.theta_s
 
     @property
     def rest_v(self) -> float:

@@ -43,7 +43,7 @@ class VisaConfig(BenchConfig):
         """How many bursts hold so many steps."""
         # How many inputs there are, and how they are spread, makes no difference.
         alike = self.model_copy(update={"inputs": 1, "mask": MaskConfig()})
-        return alike.layout(Bench(self).longest_burst).bursts(steps)
+        return sum(1 for _ in alike.layout(Bench(self).longest_burst).pieces(steps))
 
     def build(self) -> VisaReservoir:
         """Not yet open."""
@@ -112,21 +112,18 @@ class VisaReservoir(Reservoir):
                 states[0, piece.first : piece.last] = driven[piece.overlap :]
                 done = piece.last
         except BaseException as error:
-            self._switch_off_after(error)
+            try:
+                self._bench.switch_off()
+            except ReservoirError as failed:
+                error.add_note(f"the outputs could not be switched off: {failed}")
             if isinstance(error, DeviceError):
                 error.steps_done, error.states = done, states[:, :done]
             raise
         return states
 
-    def _switch_off_after(self, error: BaseException) -> None:
-        try:
-            self._bench.switch_off()
-        except ReservoirError as failed:
-            error.add_note(f"the outputs could not be switched off: {failed}")
-
     def _burst(self, u: Array) -> Array:
         """Inputs (steps, inputs) from rest; states (steps, nodes)."""
-        layout = self._layout.at_rate(self._bench.load(self._layout.volts(u)))
+        layout = self._layout.at_rate(self._bench.load(self._layout.between_markers(self._layout.driven(u))))
         return average(self._states(layout, self._bench.shot(), len(u)) for _ in range(self._config.repetitions)).mean
 
     def _states(self, layout: BurstLayout, record: dict[int, Waveform], steps: int) -> Array:

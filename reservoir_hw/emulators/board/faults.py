@@ -68,8 +68,8 @@ class _FrameFault(_AtFrame):
     direction: Direction
 
     def strike(self, frame: bytes, random: np.random.Generator) -> bytes:
-        """What arrives."""
-        raise NotImplementedError
+        """What arrives: by default the frame as it is."""
+        return frame
 
 
 class Struck(_FrameFault):
@@ -130,21 +130,14 @@ class Stall(_FrameFault):
     kind: Literal["stall"]
     seconds: PositiveFloat
 
-    def strike(self, frame: bytes, random: np.random.Generator) -> bytes:
-        """As `_FrameFault.strike`."""
-        return frame
 
+class Interruption(_AtFrame):
+    """A frame to the board finds it just switched on, and is lost; or the cable falls out with it for good.
 
-class Reboot(_AtFrame):
-    """A frame to the board finds it just switched on, and is lost."""
+    A board that is unplugged runs on.
+    """
 
-    kind: Literal["reboot"]
-
-
-class Unplug(_AtFrame):
-    """With a frame to the board the cable falls out for good. The board runs on."""
-
-    kind: Literal["unplug"]
+    kind: Literal["reboot", "unplug"]
 
 
 class DeviceFails(_Fault):
@@ -155,7 +148,7 @@ class DeviceFails(_Fault):
     text: str = "a planned fault"
 
 
-Fault = Annotated[Struck | Noise | Stall | Reboot | Unplug | DeviceFails, Field(discriminator="kind")]
+Fault = Annotated[Struck | Noise | Stall | Interruption | DeviceFails, Field(discriminator="kind")]
 
 
 class BoardFaultPlan(Config):
@@ -186,13 +179,13 @@ class Faults:
                 delay_s += fault.seconds if isinstance(fault, Stall) else 0.0
         return arriving, delay_s
 
-    def strikes(self, kind: type[Reboot | Unplug], frame: bytes) -> bool:
+    def strikes(self, kind: Literal["reboot", "unplug"], frame: bytes) -> bool:
         """Whether one of these comes with this frame to the board."""
         operation = _operation_of(frame)
         struck = [
             self._strikes(number)
             for number, (fault, _) in enumerate(self._faults)
-            if isinstance(fault, kind) and fault.operation in (None, operation)
+            if isinstance(fault, Interruption) and fault.kind == kind and fault.operation in (None, operation)
         ]
         return any(struck)
 

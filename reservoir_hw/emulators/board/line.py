@@ -19,7 +19,7 @@ import numpy as np
 from reservoir_hw.core.errors import ConfigurationError
 from reservoir_hw.emulators.bench import EventLog
 from reservoir_hw.emulators.board.board import Board, VirtualNodes
-from reservoir_hw.emulators.board.faults import BoardFaultPlan, Direction, Faults, FaultyDevice, Reboot, Unplug
+from reservoir_hw.emulators.board.faults import BoardFaultPlan, Direction, Faults, FaultyDevice
 from reservoir_hw.emulators.board.text import TextBoard
 
 _READ_BYTES = 1 << 16
@@ -171,10 +171,10 @@ class Line(Generic[AnyBoard]):
     def _take(self, data: bytes) -> None:
         frames, self._begun = self._cut(self._begun + data)
         for frame in frames:
-            if self.faults.strikes(Unplug, frame):
+            if self.faults.strikes("unplug", frame):
                 self._unplug()
                 return
-            if self.faults.strikes(Reboot, frame):
+            if self.faults.strikes("reboot", frame):
                 self.board.power_on()
             else:
                 self._send(frame, "to_board", self._coming)

@@ -133,6 +133,7 @@ class InfiniiVision(Scope[Record], ScpiDevice):
     """The oscilloscope on a bench, whose inputs 1 to 4 are its channels."""
 
     identity = "KEYSIGHT TECHNOLOGIES,MSO-X 3054T,MY00000002,07.50.2021102830"
+    error_format = '{0.code:+d},"{0.text}"'
     _set: _Settings
 
     def __init__(self, bench: VirtualBench) -> None:
@@ -149,10 +150,6 @@ class InfiniiVision(Scope[Record], ScpiDevice):
             self._armed_event = self._triggered_event = False
             self._digitizing = False
             self._run(continuously=True)
-
-    def format_error(self, error: ScpiError) -> str:
-        """With the sign of the number, as `+0,"No error"`."""
-        return f'{error.code:+d},"{error.text}"'
 
     # ---- acquisition ----------------------------------------------------------------------------
 

@@ -26,7 +26,7 @@ from reservoir_hw.emulators.function_generator import (
 )
 from reservoir_hw.emulators.physics.signals import CYCLE_SAMPLES, SHAPES, Interpolation
 from reservoir_hw.emulators.scpi.messages import Integer, Keyword, Number, Numbers, ScpiError, String
-from reservoir_hw.emulators.scpi.tree import Declared, Pair, channel_of, command, limit, query, reading, setting
+from reservoir_hw.emulators.scpi.tree import Declared, Pair, channel_of, command, limit, pair, query, reading, setting
 
 FULL_SCALE = 32767
 # Of a sine: what the emulated instrument takes for any shape.
@@ -37,16 +37,11 @@ BUILT_IN = r"INT:\BUILTIN\EXP_RISE.ARB"
 Counts = NDArray[np.int16]
 
 
-def _exponential_rise() -> Counts:
-    return np.rint(FULL_SCALE * (1 - np.exp(-np.arange(200) / 40))).astype(np.int16)
-
-
 class WaveformMemory:
     """Samples of the converter, (n,) int16 within ±32767, by name. Names are compared without regard to case."""
 
     def __init__(self, samples: int) -> None:
         self._samples = samples
-        self._waveforms: dict[str, Counts] = {}
         self.clear()
 
     def __getitem__(self, name: str) -> Counts:
@@ -57,9 +52,9 @@ class WaveformMemory:
             raise ScpiError(785, "Specified arb waveform does not exist") from None
 
     @property
-    def names(self) -> list[str]:
-        """In the order in which they were loaded, the one that is always there first."""
-        return list(self._waveforms)
+    def catalog(self) -> str:
+        """The names in the order in which they were loaded, that of the one that is always there first."""
+        return ",".join(f'"{name}"' for name in self._waveforms)
 
     @property
     def free(self) -> int:
@@ -68,10 +63,11 @@ class WaveformMemory:
 
     def clear(self) -> None:
         """Only the one that is always there is left."""
-        self._waveforms = {BUILT_IN: _exponential_rise()}
+        rise = np.rint(FULL_SCALE * (1 - np.exp(-np.arange(200) / 40)))
+        self._waveforms: dict[str, Counts] = {BUILT_IN: rise.astype(np.int16)}
 
-    def load(self, name: str, counts: Counts) -> None:
-        """Raises `ScpiError` for a name that is taken or too long, and for too few or too many samples."""
+    def load(self, name: str, counts: NDArray[Any]) -> None:
+        """Round and keep. Raises `ScpiError` for a name that is taken or too long, and too few or too many samples."""
         if len(name) > LONGEST_NAME:
             raise ScpiError(783, "Arb waveform name too long")
         if name.upper() in self._waveforms:
@@ -80,7 +76,7 @@ class WaveformMemory:
             raise ScpiError(-220, f"Parameter error; arb waveform has fewer than {SHORTEST} points")
         if len(counts) > self.free:
             raise ScpiError(781, "Not enough memory to store new arb waveform")
-        self._waveforms[name.upper()] = counts
+        self._waveforms[name.upper()] = np.rint(counts).astype(np.int16)
 
 
 HIGHEST_HZ = {"SIN": 20e6, "SQU": 20e6, "RAMP": 200e3, "TRI": 200e3}
@@ -116,9 +112,14 @@ class Channel(GeneratorChannel):
         return HIGHEST_UNFILTERED_RATE_HZ if self.filter == "OFF" else HIGHEST_RATE_HZ
 
     @property
+    def arbitrary_hz(self) -> float:
+        """How often the arbitrary waveform that is selected is played."""
+        return self.rate_hz / self.points
+
+    @property
     def shown_hz(self) -> float:
         """What `FREQuency` says; of an arbitrary waveform, it follows from the sample rate."""
-        return self.rate_hz / self.points if self.function == "ARB" else self.frequency_hz
+        return self.arbitrary_hz if self.function == "ARB" else self.frequency_hz
 
     @shown_hz.setter
     def shown_hz(self, value: float) -> None:
@@ -205,6 +206,7 @@ class Keysight33512B(FunctionGenerator[Channel]):
     """
 
     identity = "Keysight Technologies,33512B,MY00000001,5.03-3.15-2.00-58-00"
+    error_format = '{0.code:+d},"{0.text}"'
 
     def __init__(self, bench: VirtualBench, memory_samples: int = MEMORY_SAMPLES) -> None:
         super().__init__(bench)
@@ -235,10 +237,6 @@ class Keysight33512B(FunctionGenerator[Channel]):
     def answer(self, value: Any) -> bytes:
         """Infinity as SCPI-99 has it (volume 1, 7.2.1.4)."""
         return b"+9.9E+37" if value == math.inf else super().answer(value)
-
-    def format_error(self, error: ScpiError) -> str:
-        """With a sign: `+0,"No error"`."""
-        return f'{error.code:+d},"{error.text}"'
 
     # ---- the bench ------------------------------------------------------------------------------
 
@@ -317,11 +315,7 @@ class Keysight33512B(FunctionGenerator[Channel]):
         self.channels[number].arbitrary = BUILT_IN
         self.apply(number)
 
-    @query(SOURCE + "DATA:VOLatile:CATalog")
-    def waveforms(self, number: int) -> str:
-        """`DATA:VOLatile:CATalog?`."""
-        return ",".join(f'"{name}"' for name in self.memories[number].names)
-
+    catalog = query(SOURCE + "DATA:VOLatile:CATalog")(lambda self, number: self.memories[number].catalog)
     free_memory = query(SOURCE + "DATA:VOLatile:FREE")(lambda self, number: f"{self.memories[number].free:+d}")
     """Samples."""
 
@@ -331,7 +325,7 @@ class Keysight33512B(FunctionGenerator[Channel]):
         values = self._from_block(data, "f4") if isinstance(data, memoryview) else data
         if not (np.abs(values) <= 1).all():
             raise ScpiError(-222)
-        self._load(number, name, values * FULL_SCALE)
+        self.memories[number].load(name, values * FULL_SCALE)
 
     @command(ARBITRARY + ":DAC", NAME, Numbers(low=-FULL_SCALE, high=FULL_SCALE, or_block=True))
     def load_counts(self, number: int, name: str, data: np.ndarray | memoryview) -> None:
@@ -339,7 +333,7 @@ class Keysight33512B(FunctionGenerator[Channel]):
         values = self._from_block(data, "i2") if isinstance(data, memoryview) else data
         if (values < -FULL_SCALE).any():
             raise ScpiError(-222)
-        self._load(number, name, values)
+        self.memories[number].load(name, values)
 
     def _from_block(self, data: memoryview, kind: str) -> np.ndarray:
         dtype = np.dtype(kind).newbyteorder(">" if self._byte_order == "NORM" else "<")
@@ -349,10 +343,6 @@ class Keysight33512B(FunctionGenerator[Channel]):
             raise ScpiError(-161)
         return np.frombuffer(data, dtype)
 
-    def _load(self, number: int, name: str, values: np.ndarray) -> None:
-        counts: Counts = np.rint(values).astype(np.int16)
-        self.memories[number].load(name, counts)
-
     @command(SOURCE + "FUNCtion:ARBitrary", NAME)
     def select_waveform(self, number: int, name: str) -> None:
         """`FUNCtion:ARBitrary`."""
@@ -360,11 +350,7 @@ class Keysight33512B(FunctionGenerator[Channel]):
         self.channels[number].arbitrary = name.upper()
         self.apply(number)
 
-    @query(SOURCE + "FUNCtion:ARBitrary")
-    def selected_waveform(self, number: int) -> str:
-        """`FUNCtion:ARBitrary?`."""
-        return f'"{self.channels[number].arbitrary}"'
-
+    selected = query(SOURCE + "FUNCtion:ARBitrary")(lambda self, number: f'"{self.channels[number].arbitrary}"')
     points = reading(SOURCE + "FUNCtion:ARBitrary:POINts", "points", of=channel_of)
     rate = adjustable(SOURCE + "FUNCtion:ARBitrary:SRATe", RATE, "rate_hz")
 
@@ -375,20 +361,13 @@ class Keysight33512B(FunctionGenerator[Channel]):
         self.channels[number].rate_hz = RATE.read(text.encode(), self, [number])
         self.apply(number)
 
-    @query(SOURCE + "FUNCtion:ARBitrary:FREQuency")
-    def arbitrary_frequency(self, number: int) -> float:
-        """`FUNCtion:ARBitrary:FREQuency?`."""
-        return self.channels[number].rate_hz / self.channels[number].points
-
-    @command(SOURCE + "FUNCtion:ARBitrary:PERiod", Number("S", low=1e-12))
-    def set_arbitrary_period(self, number: int, value: float) -> None:
-        """`FUNCtion:ARBitrary:PERiod`: of the whole waveform."""
-        self.set_arbitrary_frequency(number, 1 / value)
-
-    @query(SOURCE + "FUNCtion:ARBitrary:PERiod")
-    def arbitrary_period(self, number: int) -> float:
-        """`FUNCtion:ARBitrary:PERiod?`."""
-        return 1 / self.arbitrary_frequency(number)
+    arbitrary_frequency = reading(SOURCE + "FUNCtion:ARBitrary:FREQuency", "arbitrary_hz", of=channel_of)
+    arbitrary_period = pair(
+        SOURCE + "FUNCtion:ARBitrary:PERiod",
+        Number("S", low=1e-12),
+        lambda self, number, seconds: self.set_arbitrary_frequency(number, 1 / seconds),
+        lambda self, number: 1 / self.channels[number].arbitrary_hz,
+    )
 
     def _filter_chosen(self, number: int) -> None:
         channel = self.channels[number]

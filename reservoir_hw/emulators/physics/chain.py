@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import math
-from typing import Literal
 
 import numpy as np
 
 from reservoir_hw.emulators.physics.devices import STEPS_PER_SAMPLE, Array, Model
-from reservoir_hw.emulators.physics.signals import Playback, at_rest
-
-Slope = Literal["rising", "falling"]
+from reservoir_hw.emulators.physics.signals import Playback, Slope, at_rest, crossing
 
 # Steps that are computed at a time: what they need stays in the caches.
 _BLOCK = 1 << 16
@@ -43,7 +40,7 @@ class Wire:
     def record(self, signal: Playback, until_s: float, earlier: Trace | None = None) -> Trace:
         """Go on until at least a time, and return the volts since now (or since the begin of an earlier trace)."""
         self.time_s = until_s
-        return _Signal(signal)
+        return signal
 
 
 class DeviceChain:
@@ -103,24 +100,6 @@ Chain = Wire | DeviceChain
 """The way of a signal."""
 
 
-class _Signal:
-    """The volts of the output itself."""
-
-    def __init__(self, signal: Playback) -> None:
-        self._signal = signal
-
-    def at(self, times: Array) -> Array:
-        """Volts at times (m,), m ≥ 2, equally far apart, in seconds since the last burst began."""
-        return self._signal.at(times)
-
-    def crossing(self, end_s: float, level_v: float, slope: Slope) -> float | None:
-        """When the level is crossed for the first time between 0 and `end_s`; None if it is not."""
-        dt_s = 1 / (8 * self._signal.rate_hz)
-        first = -dt_s / 2
-        volts = self._signal.at(first + np.arange(math.ceil(end_s / dt_s) + 1, dtype=np.float64) * dt_s)
-        return _crossing(volts, first, dt_s, level_v, slope)
-
-
 class _Samples:
     """Samples at start_s + k dt_s, with straight lines between them. Noise comes when they are looked at."""
 
@@ -131,7 +110,7 @@ class _Samples:
         self._device, self._random = device, random
 
     def at(self, times: Array) -> Array:
-        """As `_Signal.at`."""
+        """As `Playback.at`, at times (m,), m ≥ 2, equally far apart."""
         from reservoir_hw.emulators.physics import kernels
 
         out = np.empty(len(times))
@@ -139,10 +118,10 @@ class _Samples:
         return self._device.at_output(out, float(times[-1] - times[0]) / (len(times) - 1), self._random)
 
     def crossing(self, end_s: float, level_v: float, slope: Slope) -> float | None:
-        """As `_Signal.crossing`."""
+        """As `Playback.crossing`."""
         first = max(0, math.floor(-self.start_s / self._dt_s))
         last = math.ceil((end_s - self.start_s) / self._dt_s) + 1
-        return _crossing(self._joined()[first:last], self.start_s + first * self._dt_s, self._dt_s, level_v, slope)
+        return crossing(self._joined()[first:last], self.start_s + first * self._dt_s, self._dt_s, level_v, slope)
 
     def _joined(self) -> Array:
         if len(self.blocks) > 1:
@@ -150,17 +129,8 @@ class _Samples:
         return self.blocks[0]
 
 
-Trace = _Signal | _Samples
+Trace = Playback | _Samples
 """Volts at an input over some time."""
-
-
-def _crossing(volts: Array, start_s: float, dt_s: float, level_v: float, slope: Slope) -> float | None:
-    above = volts >= level_v
-    hits = above[1:] & ~above[:-1] if slope == "rising" else above[:-1] & ~above[1:]
-    k = int(np.argmax(hits)) if len(hits) else 0
-    if not len(hits) or not hits[k]:
-        return None
-    return start_s + (k + (level_v - volts[k]) / (volts[k + 1] - volts[k])) * dt_s
 
 
 def _blocks(steps: int) -> list[int]:

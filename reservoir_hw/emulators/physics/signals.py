@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 Array = NDArray[np.float64]
 Interpolation = Literal["hold", "linear"]
+Slope = Literal["rising", "falling"]
 
 _ENDLESS = 2**62
 
@@ -51,6 +52,23 @@ class Playback:
         linear = self.interpolation == "linear"
         kernels.play(self.volts, last, self.rest_v, linear, self.start_s, self.rate_hz, times, out)
         return out
+
+    def crossing(self, end_s: float, level_v: float, slope: Slope) -> float | None:
+        """When the level is crossed for the first time between 0 and `end_s`; None if it is not."""
+        dt_s = 1 / (8 * self.rate_hz)
+        first = -dt_s / 2
+        volts = self.at(first + np.arange(math.ceil(end_s / dt_s) + 1, dtype=np.float64) * dt_s)
+        return crossing(volts, first, dt_s, level_v, slope)
+
+
+def crossing(volts: Array, start_s: float, dt_s: float, level_v: float, slope: Slope) -> float | None:
+    """When samples (n,) at start_s + k dt_s cross the level for the first time, on straight lines between them."""
+    above = volts >= level_v
+    hits = above[1:] & ~above[:-1] if slope == "rising" else above[:-1] & ~above[1:]
+    k = int(np.argmax(hits)) if len(hits) else 0
+    if not len(hits) or not hits[k]:
+        return None
+    return start_s + (k + (level_v - volts[k]) / (volts[k + 1] - volts[k])) * dt_s
 
 
 def at_rest(volts: float) -> Playback:

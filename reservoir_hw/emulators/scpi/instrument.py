@@ -36,6 +36,8 @@ class MessageDevice:
 
     identity: str = "reservoir_hw,SCPI device,0,1.0"
     """The answer to `*IDN?`: manufacturer, model, serial number, version."""
+    number_format: ClassVar[str] = "+.15E"
+    """Of the floats in its answers: by default `+1.5E+00` (NR3)."""
     _tree: ClassVar[CommandTree]
 
     def __init_subclass__(cls, **options: Any) -> None:
@@ -130,13 +132,13 @@ class MessageDevice:
         return self.answer(value)
 
     def answer(self, value: Any) -> bytes:
-        """A query's value as it is sent: bytes and text unchanged, truth as 1 or 0, floats as `+1.5E+00` (NR3)."""
+        """A query's value as it is sent: bytes and text unchanged, truth as 1 or 0, floats in its format."""
         if isinstance(value, bytes):
             return value
         if isinstance(value, bool):
             return b"1" if value else b"0"
         if isinstance(value, float):
-            return f"{value:+.15E}".encode()
+            return f"{value:{self.number_format}}".encode()
         return str(value).encode("latin-1")
 
     # ---- common commands ------------------------------------------------------------------------
@@ -211,14 +213,13 @@ class MessageDevice:
 class ScpiDevice(MessageDevice):
     """An instrument of SCPI-99: IEEE 488.2, and the error queue."""
 
-    def format_error(self, error: ScpiError) -> str:
-        """An entry of the error queue as `SYSTem:ERRor?` answers it; code 0 if the queue is empty."""
-        return str(error)
+    error_format: ClassVar[str] = '{0.code},"{0.text}"'
+    """Of an entry of the error queue, as `SYSTem:ERRor?` answers it; code 0 if the queue is empty."""
 
     def _own_summary(self) -> int:
         return ERRORS_AVAILABLE if len(self._errors) else 0
 
-    system_error = query("SYSTem:ERRor[:NEXT]")(lambda self: self.format_error(self._errors.take()))
+    system_error = query("SYSTem:ERRor[:NEXT]")(lambda self: self.error_format.format(self._errors.take()))
     """Removes the oldest error from the queue."""
 
     system_version = constant("SYSTem:VERSion", "1999.0")

@@ -48,9 +48,9 @@ class Declared:
 
 @dataclass(frozen=True)
 class Pair:
-    """A command and a query of the same header, as a class attribute."""
+    """Commands and queries as a class attribute: mostly a command and the query of the same header."""
 
-    scpi_headers: tuple[Declared, Declared]
+    scpi_headers: tuple[Declared, ...]
 
 
 def command(header: str, *arguments: Argument, required: int | None = None) -> Callable[[Method], Method]:
@@ -140,11 +140,9 @@ def reading(header: str, attribute: str, of: Callable[..., Any] = itself) -> Cal
 
 def constant(header: str, answer: Any, argument: Argument | None = None) -> Any:
     """Declare a query that always answers the same. With an argument, a command accepts it and changes nothing."""
-
-    def tell(device: Any, *suffixes: int) -> Any:
-        return answer
-
-    return pair(header, argument, lambda *given: None, tell) if argument else query(header)(tell)
+    if argument:
+        return pair(header, argument, lambda *given: None, lambda *given: answer)
+    return query(header)(lambda *given: answer)
 
 
 def _declare(

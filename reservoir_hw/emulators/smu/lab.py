@@ -44,6 +44,7 @@ class SwitchMatrix(ScpiDevice):
     """Channels 101, 102, ... are the electrodes of the film. It also has a thermometer."""
 
     identity = "KEITHLEY INSTRUMENTS INC.,MODEL 2700,7654321,B09"
+    number_format = ".4f"
 
     def __init__(self, bench: FilmBench) -> None:
         super().__init__()
@@ -75,10 +76,6 @@ class SwitchMatrix(ScpiDevice):
     temperature = query("TEMPerature")(lambda self: self._bench.film.config.temperature_c)
     """In degrees Celsius."""
 
-    def answer(self, value: Any) -> bytes:
-        """Numbers have four digits behind the point."""
-        return f"{value:.4f}".encode() if isinstance(value, float) else super().answer(value)
-
     def _electrodes(self, channels: list[int]) -> list[int]:
         electrodes = [channel - FIRST_CHANNEL for channel in channels]
         if any(not 0 <= electrode < self._bench.film.config.electrodes for electrode in electrodes):
@@ -90,6 +87,7 @@ class Supply(ScpiDevice):
     """A supply at the gate of the film, which is always on."""
 
     identity = "reservoir_hw,gate supply,1,1.0"
+    number_format = "+.6f"
 
     def __init__(self, bench: FilmBench) -> None:
         super().__init__()
@@ -106,10 +104,6 @@ class Supply(ScpiDevice):
 
     level = reading("[SOURce:]VOLTage[:LEVel][:IMMediate][:AMPLitude]", "gate_v", of=lambda supply: supply._bench)
     measure = reading("MEASure[:SCALar]:VOLTage[:DC]", "gate_v", of=lambda supply: supply._bench)
-
-    def answer(self, value: Any) -> bytes:
-        """Numbers have six digits behind the point."""
-        return f"{value:+.6f}".encode() if isinstance(value, float) else super().answer(value)
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ import math
 import threading
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -125,19 +126,20 @@ _OVER, _COMPLIANCE, _MEASURED_BY = 0x1, 0x8, 0x1000
 # Of the register of measurement events, and of the status byte.
 _READING, _BUFFER_FULL, _MEASUREMENT_SUMMARY = 0x40, 0x200, 0x01
 _VOLT = "SOURce{1-1}:VOLTage"
+_VOLTS = Number("V", low=-_LARGEST_V, high=_LARGEST_V)
 _LEVEL = _VOLT + "[:LEVel][:IMMediate][:AMPLitude]"
 
 
-def unused(header: str, argument: Argument, default: Any) -> Pair:
-    """A setting that changes nothing on this bench."""
+def unused(*settings: tuple[str, Argument, Any]) -> Pair:
+    """Settings that change nothing on this bench: of each the header, what it accepts, and the default."""
 
-    def change(meter: Any, *given: Any) -> None:
-        meter.plain[header] = given[-1]
+    def declared(header: str, argument: Argument, default: Any) -> Pair:
+        def change(meter: Any, *given: Any) -> None:
+            meter.plain[header] = given[-1]
 
-    def tell(meter: Any, *suffixes: int) -> Any:
-        return meter.plain.get(header, default)
+        return pair(header, argument, change, lambda meter, *suffixes: meter.plain.get(header, default))
 
-    return pair(header, argument, change, tell)
+    return Pair(tuple(one for each in settings for one in declared(*each).scpi_headers))
 
 
 def ignored(header: str, *arguments: Argument) -> Callable[..., None]:
@@ -170,6 +172,7 @@ class SourceMeter(ScpiDevice):
     """The instrument, on a bench."""
 
     identity = "KEITHLEY INSTRUMENTS INC.,MODEL 2400,1234567,C30   Mar 17 1999 09:29:29/A02  /K/J"
+    number_format = "+.6E"
 
     def __init__(self, bench: FilmBench) -> None:
         super().__init__()
@@ -191,12 +194,6 @@ class SourceMeter(ScpiDevice):
         self._buffer: list[list[float]] = []
         self._buffer_points, self._is_filled = 100, False
 
-    def answer(self, value: Any) -> bytes:
-        """Numbers have seven digits."""
-        if isinstance(value, float):
-            return f"{value:+.6E}".encode()
-        return super().answer(value)
-
     def _own_summary(self) -> int:
         summary = bool(self._measurement_events & self._measurement_enable)
         return super()._own_summary() | (_MEASUREMENT_SUMMARY if summary else 0)
@@ -215,10 +212,7 @@ class SourceMeter(ScpiDevice):
 
     function = constant("SOURce{1-1}:FUNCtion[:MODE]", "VOLT")
 
-    @command(_LEVEL, Number("V", low=-_LARGEST_V, high=_LARGEST_V, default=0.0))
-    def set_level(self, volts: float) -> None:
-        """`SOURce:VOLTage`."""
-        self._bench.set_source(volts)
+    set_level = command(_LEVEL, replace(_VOLTS, default=0.0))(lambda self, volts: self._bench.set_source(volts))
 
     level = query(_LEVEL)(lambda self: float(self._bench.source[1]))
 
@@ -284,8 +278,6 @@ class SourceMeter(ScpiDevice):
     @query("FETCh")
     def fetch(self) -> str:
         """`FETCh?`: the last readings once more."""
-        if not self._readings:
-            raise ScpiError(-230)
         return self._as_text(self._readings)
 
     latest = query("[SENSe{1-1}:]DATA[:LATest]")(lambda self: self._as_text(self._readings[-1:]))
@@ -339,12 +331,7 @@ class SourceMeter(ScpiDevice):
         """`TRACe:FEED:CONTrol`: fill the buffer once, or never."""
         self._is_filled = control == "NEXT"
 
-    @query("TRACe:DATA")
-    def buffer(self) -> str:
-        """`TRACe:DATA?`."""
-        if not self._buffer:
-            raise ScpiError(-230)
-        return self._as_text(self._buffer)
+    buffer = query("TRACe:DATA")(lambda self: self._as_text(self._buffer))
 
     # ---- status ---------------------------------------------------------------------------------
 
@@ -372,27 +359,29 @@ class SourceMeter(ScpiDevice):
 
     # ---- settings that change nothing here ------------------------------------------------------
 
-    volt_range = unused(_VOLT + ":RANGe", Number("V", low=-_LARGEST_V, high=_LARGEST_V), 20.0)
-    volt_auto = unused(_VOLT + ":RANGe:AUTO", Boolean(), True)
-    delay = unused("SOURce{1-1}:DELay", Number("S", low=0.0, high=999.9999), 0.0)
-    delay_auto = unused("SOURce{1-1}:DELay:AUTO", Boolean(), True)
-    clear_auto = unused("SOURce{1-1}:CLEar:AUTO", Boolean(), False)
-    range_ = unused("[SENSe{1-1}:]CURRent[:DC]:RANGe[:UPPer]", Number("A", low=-1.05, high=1.05), 1e-4)
-    range_auto = unused("[SENSe{1-1}:]CURRent[:DC]:RANGe:AUTO", Boolean(), True)
-    nplc = unused("[SENSe{1-1}:]CURRent[:DC]:NPLCycles", Number(low=0.01, high=10.0), 1.0)
-    concurrent = unused("[SENSe{1-1}:]FUNCtion:CONCurrent", Boolean(), True)
-    ohms_mode = unused("[SENSe{1-1}:]RESistance:MODE", Keyword("AUTO", "MANual"), "AUTO")
-    averaging = unused("[SENSe{1-1}:]AVERage[:STATe]", Boolean(), False)
-    average_count = unused("[SENSe{1-1}:]AVERage:COUNt", Integer(low=1, high=100), 10)
-    filter_ = unused("[SENSe{1-1}:]AVERage:TCONtrol", Keyword("REPeat", "MOVing"), "REP")
-    trigger_delay = unused("TRIGger:DELay", Number("S", low=0.0, high=999.9999), 0.0)
-    trigger_source = unused("TRIGger:SOURce", Keyword("IMMediate", "TLINk"), "IMM")
-    arm_source = unused("ARM:SOURce", Keyword("IMMediate", "BUS", "TIMer", "MANual"), "IMM")
-    off_state = unused("OUTPut:SMODe", Keyword("HIMPedance", "NORMal", "ZERO", "GUARd"), "NORM")
-    remote = unused("SYSTem:RSENse", Boolean(), False)
-    auto_zero = unused("SYSTem:AZERo[:STATe]", Boolean(), True)
-    display = unused("DISPlay:ENABle", Boolean(), True)
-    terminals = unused("ROUTe:TERMinals", Keyword("FRONt", "REAR"), "FRON")
+    plain_settings = unused(
+        (_VOLT + ":RANGe", _VOLTS, 20.0),
+        (_VOLT + ":RANGe:AUTO", Boolean(), True),
+        ("SOURce{1-1}:DELay", Number("S", low=0.0, high=999.9999), 0.0),
+        ("SOURce{1-1}:DELay:AUTO", Boolean(), True),
+        ("SOURce{1-1}:CLEar:AUTO", Boolean(), False),
+        ("[SENSe{1-1}:]CURRent[:DC]:RANGe[:UPPer]", Number("A", low=-1.05, high=1.05), 1e-4),
+        ("[SENSe{1-1}:]CURRent[:DC]:RANGe:AUTO", Boolean(), True),
+        ("[SENSe{1-1}:]CURRent[:DC]:NPLCycles", Number(low=0.01, high=10.0), 1.0),
+        ("[SENSe{1-1}:]FUNCtion:CONCurrent", Boolean(), True),
+        ("[SENSe{1-1}:]RESistance:MODE", Keyword("AUTO", "MANual"), "AUTO"),
+        ("[SENSe{1-1}:]AVERage[:STATe]", Boolean(), False),
+        ("[SENSe{1-1}:]AVERage:COUNt", Integer(low=1, high=100), 10),
+        ("[SENSe{1-1}:]AVERage:TCONtrol", Keyword("REPeat", "MOVing"), "REP"),
+        ("TRIGger:DELay", Number("S", low=0.0, high=999.9999), 0.0),
+        ("TRIGger:SOURce", Keyword("IMMediate", "TLINk"), "IMM"),
+        ("ARM:SOURce", Keyword("IMMediate", "BUS", "TIMer", "MANual"), "IMM"),
+        ("OUTPut:SMODe", Keyword("HIMPedance", "NORMal", "ZERO", "GUARd"), "NORM"),
+        ("SYSTem:RSENse", Boolean(), False),
+        ("SYSTem:AZERo[:STATe]", Boolean(), True),
+        ("DISPlay:ENABle", Boolean(), True),
+        ("ROUTe:TERMinals", Keyword("FRONt", "REAR"), "FRON"),
+    )
 
     # ---- how ------------------------------------------------------------------------------------
 
@@ -411,5 +400,7 @@ class SourceMeter(ScpiDevice):
         return [volts, measured, ohms, bench.seconds(), float(status)]
 
     def _as_text(self, readings: list[list[float]]) -> str:
+        if not readings:
+            raise ScpiError(-230)
         chosen = [_ELEMENTS.index(element) for element in self._elements]
-        return ",".join(f"{reading[at]:+.6E}" for reading in readings for at in chosen)
+        return ",".join(f"{reading[at]:{self.number_format}}" for reading in readings for at in chosen)

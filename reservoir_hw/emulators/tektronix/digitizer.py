@@ -21,7 +21,15 @@ from functools import partial
 from typing import Any
 
 from reservoir_hw.emulators.bench import Acquisition, VirtualBench
-from reservoir_hw.emulators.scope import Scope, Volts, channel_setting, scope_setting, settings_of, settled_setting
+from reservoir_hw.emulators.scope import (
+    Scope,
+    Volts,
+    channel_setting,
+    looked,
+    scope_setting,
+    settings_of,
+    settled_setting,
+)
 from reservoir_hw.emulators.scpi.messages import (
     Boolean,
     Integer,
@@ -109,12 +117,6 @@ time_setting = partial(setting, of=_time, changed=Scope.changed)
 transfer_setting = partial(setting, of=lambda scope: scope._transfer)
 
 
-def _looked(scope: Any) -> Any:
-    """The oscilloscope, after a look at its trigger."""
-    scope.look()
-    return scope
-
-
 class Mso54(Scope[Record], Oscilloscope):
     """The oscilloscope on a bench, whose inputs 1 to 4 are its channels.
 
@@ -184,13 +186,13 @@ class Mso54(Scope[Record], Oscilloscope):
             self._running = False
             self._bench.disarm()
 
-    state = reading("ACQuire:STATE", "_running", of=_looked)
+    state = reading("ACQuire:STATE", "_running", of=looked)
     stop_after = setting("ACQuire:STOPAfter", Choice("RUNSTop", "SEQuence"), "stop_after", of=settings_of)
     mode = scope_setting("ACQuire:MODe", Choice("SAMple", "HIRes"), "mode")
-    acquired = reading("ACQuire:NUMACq", "_acquired", of=_looked)
+    acquired = reading("ACQuire:NUMACq", "_acquired", of=looked)
     """How many acquisitions there were since it was started."""
     highest_rate = constant("ACQuire:MAXSamplerate", HIGHEST_RATE_HZ)
-    busy = reading("BUSY", "_single", of=_looked)
+    busy = reading("BUSY", "_single", of=looked)
     """Whether a single acquisition goes on."""
 
     # ---- channels -------------------------------------------------------------------------------
@@ -258,17 +260,8 @@ class Mso54(Scope[Record], Oscilloscope):
     mode_time_scale = time_setting("HORizontal:MODe:SCAle", TIME_SCALE, "duration_s")
     """The record length follows, and in automatic mode the rate."""
 
-    @command("HORizontal:POSition", Number((), 0.0, 100.0, clips=True))
-    def set_trigger_position(self, percent: float) -> None:
-        """`HORizontal:POSition`: of the trigger in the record, without a delay."""
-        self._set.time.position = percent
-        self.changed()
-
-    @query("HORizontal:POSition")
-    def trigger_position(self) -> float:
-        """`HORizontal:POSition?`: with a delay, it is the middle."""
-        return 50.0 if self._set.time.delayed else self._set.time.position
-
+    trigger_position = time_setting("HORizontal:POSition", Number((), 0.0, 100.0, clips=True), "shown_position")
+    """Of the trigger in the record, without a delay."""
     delayed = time_setting("HORizontal:DELay:MODe", Boolean(), "delayed")
     """The middle of the record lies `DELay:TIMe` after the trigger."""
     delay = time_setting("HORizontal:DELay:TIMe", Number("S", -1000.0, 1000.0, clips=True), "delay_s")
@@ -281,12 +274,7 @@ class Mso54(Scope[Record], Oscilloscope):
 
     force = command("TRIGger", Choice("FORCe"))(lambda self, what: self._bench.force())
 
-    @query("TRIGger:STATE")
-    def trigger_state(self) -> Word:
-        """`TRIGger:STATE?`."""
-        self.look()
-        return Word("READy" if self._running else "SAVe")
-
+    trigger_state = query("TRIGger:STATE")(lambda self: Word("READy" if looked(self)._running else "SAVe"))
     trigger_type = constant("TRIGger:A:TYPe", Word("EDGE"), Choice("EDGE"))
     trigger_mode = scope_setting("TRIGger:A:MODe", Choice("AUTO", "NORMal"), "sweep")
 
@@ -352,30 +340,20 @@ class Mso54(Scope[Record], Oscilloscope):
     stop = transfer_setting("DATa:STOP", Integer((), 1), "stop")
     """The last point that is sent."""
 
-    @query("WFMOutpre:NR_Pt")
-    def sent_points(self) -> int:
-        """`WFMOutpre:NR_Pt?`."""
-        first, end = self._sent()
-        return end - first
-
-    trigger_point = query("WFMOutpre:PT_Off")(lambda self: self._active()[0].trigger_point - self._sent()[0])
+    sent_points = query("WFMOutpre:NR_Pt")(lambda self: len(self._sent()))
+    trigger_point = query("WFMOutpre:PT_Off")(lambda self: self._active()[0].trigger_point - self._sent().start)
     """The point after the trigger, from the first that is sent."""
 
     time_step = query("WFMOutpre:XINcr")(lambda self: 1 / self._active()[0].rate_hz)
 
-    @query("WFMOutpre:XZEro")
-    def trigger_time(self) -> float:
-        """`WFMOutpre:XZEro?`: of the point after the trigger."""
-        record, _ = self._active()
-        return record.first_s + record.trigger_point / record.rate_hz
-
+    trigger_time = query("WFMOutpre:XZEro")(lambda self: self._active()[0].trigger_point_s)
+    """Of the point after the trigger."""
     time_unit = constant("WFMOutpre:XUNit", '"s"')
 
-    @query("WFMOutpre:YMUlt")
-    def volt_step(self) -> float:
-        """`WFMOutpre:YMUlt?`: volts of a code."""
-        record, number = self._active()
-        return record.scales[number][0] / DIVISION_CODES[self._transfer.width]
+    volt_step = query("WFMOutpre:YMUlt")(lambda self: self._scale()[0] / DIVISION_CODES[self._transfer.width])
+    """Volts of a code."""
+    volt_offset = query("WFMOutpre:YZEro")(lambda self: self._scale()[1])
+    """Volts of the code 0."""
 
     @query("WFMOutpre:YOFf")
     def code_offset(self) -> float:
@@ -383,20 +361,14 @@ class Mso54(Scope[Record], Oscilloscope):
         self._active()
         return 0.0
 
-    @query("WFMOutpre:YZEro")
-    def volt_offset(self) -> float:
-        """`WFMOutpre:YZEro?`: volts of the code 0."""
-        record, number = self._active()
-        return record.scales[number][1]
-
     volt_unit = constant("WFMOutpre:YUNit", '"V"')
 
     @query("CURVe")
     def curve(self) -> bytes:
         """`CURVe?`."""
         record, number = self._active()
-        first, end = self._sent()
-        codes = record.codes[number][first:end]
+        sent = self._sent()
+        codes = record.codes[number][sent.start : sent.stop]
         if self._transfer.width == 1:
             codes = codes >> 8
         if self._transfer.ascii:
@@ -412,9 +384,14 @@ class Mso54(Scope[Record], Oscilloscope):
             raise ExecutionError(2244, "Waveform requested is not active")
         return self._record, number
 
-    def _sent(self) -> tuple[int, int]:
-        """The first point that is sent, and the one behind the last."""
+    def _scale(self) -> tuple[float, float]:
+        """Volts of a division and of the middle, of the channel whose points are sent."""
+        record, number = self._active()
+        return record.scales[number]
+
+    def _sent(self) -> range:
+        """The points that are sent."""
         record, number = self._active()
         points = len(record.codes[number])
         first, last = sorted((self._transfer.start, self._transfer.stop))
-        return min(first, points) - 1, min(last, points)
+        return range(min(first, points) - 1, min(last, points))

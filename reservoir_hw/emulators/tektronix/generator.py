@@ -15,7 +15,7 @@ with the frequency f has the rate N · f. What the manual leaves open, or what i
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -31,7 +31,16 @@ from reservoir_hw.emulators.function_generator import (
     channel_setting,
 )
 from reservoir_hw.emulators.physics.signals import CYCLE_SAMPLES, SHAPES, Interpolation
-from reservoir_hw.emulators.scpi.messages import Block, Integer, Keyword, Number, ScpiError, Token, definite_block
+from reservoir_hw.emulators.scpi.messages import (
+    Argument,
+    Block,
+    Integer,
+    Keyword,
+    Number,
+    ScpiError,
+    Token,
+    definite_block,
+)
 from reservoir_hw.emulators.scpi.tree import channel_of, command, constant, limit, query, reading, setting
 
 HIGHEST, MIDDLE = 16382, 8191
@@ -60,9 +69,9 @@ class WaveformMemory:
             raise ScpiError(-220, f"Parameter error; {name} is empty") from None
 
     @property
-    def names(self) -> list[str]:
-        """Of the memories that hold something, the edit memory last."""
-        return [name for name in (*USER, EDIT) if name in self._waveforms]
+    def catalog(self) -> str:
+        """The names of the memories that hold something, the edit memory last."""
+        return ",".join(f'"{name}"' for name in (*USER, EDIT) if name in self._waveforms)
 
     def reset(self, points: int = DEFAULT_POINTS) -> None:
         """The edit memory holds so many points in the middle."""
@@ -210,7 +219,19 @@ LEVEL = Rounded("V", limit("highest_v", -1), limit("highest_v"))
 FUNCTION = Memory("SINusoid", "SQUare", "RAMP", "DC", "USER", *USER, "EMEMory")
 EDIT_MEMORY, USER_MEMORY = Memory("EMEMory"), Memory("USER", *USER)
 ANY_MEMORY = Memory("EMEMory", "USER", *USER)
-POINTS = Integer((), SHORTEST, LONGEST)
+POINTS, PLACE = Integer((), SHORTEST, LONGEST), Integer((), 1, LONGEST)
+
+
+def editing(
+    header: str, change: Callable[..., None], *arguments: Argument, required: int | None = None
+) -> Callable[..., None]:
+    """A command that changes the edit memory, and what plays it."""
+
+    def carry_out(generator: Afg3152C, memory: str, *values: Any) -> None:
+        change(generator.memory, *values)
+        generator.apply_memory(memory)
+
+    return command(header, EDIT_MEMORY, *arguments, required=required)(carry_out)
 
 
 class Afg3152C(FunctionGenerator[Channel]):
@@ -251,7 +272,7 @@ class Afg3152C(FunctionGenerator[Channel]):
         for number in self.channels:
             self.apply(number)
 
-    def _apply_memory(self, name: str) -> None:
+    def apply_memory(self, name: str) -> None:
         """A memory has changed: so has what plays it."""
         for number, channel in self.channels.items():
             if channel.function == name:
@@ -285,18 +306,13 @@ class Afg3152C(FunctionGenerator[Channel]):
     high_level = reading(LEVELS + ":HIGH", "high_v", of=channel_of)
     low_level = reading(LEVELS + ":LOW", "low_v", of=channel_of)
 
-    @command(LEVELS + ":HIGH", LEVEL)
-    def set_high_level(self, number: int, value: float) -> None:
-        """`VOLTage:HIGH`, to 1 mV."""
-        self._set_levels(number, self.channels[number].low_v, value)
+    set_high_level = command(LEVELS + ":HIGH", LEVEL)(lambda self, number, volts: self._set_levels(number, high=volts))
+    set_low_level = command(LEVELS + ":LOW", LEVEL)(lambda self, number, volts: self._set_levels(number, low=volts))
+    """To 1 mV."""
 
-    @command(LEVELS + ":LOW", LEVEL)
-    def set_low_level(self, number: int, value: float) -> None:
-        """`VOLTage:LOW`, to 1 mV."""
-        self._set_levels(number, value, self.channels[number].high_v)
-
-    def _set_levels(self, number: int, low: float, high: float) -> None:
+    def _set_levels(self, number: int, *, low: float | None = None, high: float | None = None) -> None:
         channel = self.channels[number]
+        low, high = channel.low_v if low is None else low, channel.high_v if high is None else high
         if high - low < channel.lowest_vpp:
             raise ScpiError(-222)
         channel.amplitude_vpp, channel.offset_v = high - low, (high + low) / 2
@@ -310,47 +326,23 @@ class Afg3152C(FunctionGenerator[Channel]):
 
     # ---- memory ---------------------------------------------------------------------------------
 
-    @command(DATA + "[:DATA]", EDIT_MEMORY, Block())
-    def load_data(self, memory: str, data: memoryview) -> None:
-        """`DATA`: counts of 0 to 16382, two bytes each, the most significant one first."""
-        self.memory.load(data)
-        self._apply_memory(memory)
+    load_data = editing(DATA + "[:DATA]", WaveformMemory.load, Block())
+    """Counts of 0 to 16382, two bytes each, the most significant one first."""
+    data = query(DATA + "[:DATA]", EDIT_MEMORY)(lambda self, name: definite_block(self.memory[name].astype(">u2").data))
 
-    @query(DATA + "[:DATA]", EDIT_MEMORY)
-    def data(self, memory: str) -> bytes:
-        """`DATA?`."""
-        return definite_block(self.memory[memory].astype(">u2").data)
-
-    @command(DATA + ":DEFine", EDIT_MEMORY, POINTS, required=1)
-    def define(self, memory: str, points: int = DEFAULT_POINTS) -> None:
-        """`DATA:DEFine`: so many points in the middle."""
-        self.memory.reset(points)
-        self._apply_memory(memory)
-
-    @command(DATA + ":POINts", EDIT_MEMORY, POINTS)
-    def set_points(self, memory: str, points: int) -> None:
-        """`DATA:POINts`."""
-        self.memory.resize(points)
-        self._apply_memory(memory)
-
+    define = editing(DATA + ":DEFine", WaveformMemory.reset, POINTS, required=1)
+    """So many points in the middle."""
+    set_points = editing(DATA + ":POINts", WaveformMemory.resize, POINTS)
     points = query(DATA + ":POINts", EDIT_MEMORY)(lambda self, memory: len(self.memory[memory]))
 
-    @command(DATA + "[:DATA]:VALue", EDIT_MEMORY, Integer((), 1, LONGEST), Integer((), 0, HIGHEST))
-    def set_point(self, memory: str, number: int, count: int) -> None:
-        """`DATA:VALue`."""
-        self.memory.set_point(number, count)
-        self._apply_memory(memory)
-
-    @query(DATA + "[:DATA]:VALue", EDIT_MEMORY, Integer((), 1, LONGEST))
-    def point(self, memory: str, number: int) -> int:
-        """`DATA:VALue?`."""
-        return self.memory.point(number)
+    set_point = editing(DATA + "[:DATA]:VALue", WaveformMemory.set_point, PLACE, Integer((), 0, HIGHEST))
+    point = query(DATA + "[:DATA]:VALue", EDIT_MEMORY, PLACE)(lambda self, memory, place: self.memory.point(place))
 
     @command(DATA + ":COPY", ANY_MEMORY, ANY_MEMORY)
     def copy(self, target: str, source: str) -> None:
         """`DATA:COPY`: from the edit memory to a user memory, or back."""
         self.memory.copy(target, source)
-        self._apply_memory(target)
+        self.apply_memory(target)
 
     @command(DATA + ":DELete[:NAME]", USER_MEMORY)
     def delete(self, name: str) -> None:
@@ -359,7 +351,7 @@ class Afg3152C(FunctionGenerator[Channel]):
             raise ScpiError(-221)
         self.memory.delete(name)
 
-    catalog = query(DATA + ":CATalog")(lambda self: ",".join(f'"{name}"' for name in self.memory.names))
+    catalog = query(DATA + ":CATalog")(lambda self: self.memory.catalog)
 
     # ---- bursts and triggers --------------------------------------------------------------------
 

@@ -248,6 +248,11 @@ class Record:
         """The first point that is not before the trigger."""
         return math.ceil(-self.first_s * self.rate_hz - 1e-6)
 
+    @property
+    def trigger_point_s(self) -> float:
+        """When it is taken, after the trigger."""
+        return self.first_s + self.trigger_point / self.rate_hz
+
 
 def converted(
     volts: Mapping[int, NDArray[np.float64]],
@@ -313,6 +318,15 @@ class TimeBase:
         if self.delayed:
             return self.delay_s - self.duration_s / 2
         return -self.position / 100 * self.duration_s
+
+    @property
+    def shown_position(self) -> float:
+        """Of the trigger in the record, in percent: with a delay it is the middle, whatever is set."""
+        return 50.0 if self.delayed else self.position
+
+    @shown_position.setter
+    def shown_position(self, percent: float) -> None:
+        self.position = percent
 
     def set_rate(self, rate_hz: float) -> None:
         """The nearest one, by the ratio."""

@@ -190,6 +190,6 @@ def test_the_sentence_names_sequences_where_fewer_would_fit() -> None:
 
 
 def test_steps_of_a_graph_are_those_that_are_recorded() -> None:
-    from reservoir_hw.backends.simulated.kernels import impairment as cuda_graphs
+    from reservoir_hw.backends.simulated.kernels import cuda_graphs
 
     assert memory._GRAPH_STEPS == cuda_graphs._GRAPH_STEPS

@@ -8,6 +8,7 @@ batch, never on the number of time steps: a run in one piece, in chunks or step 
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property, partial
@@ -57,7 +58,10 @@ class PreparedWeights:
     gain: Array
     leaky: bool
     threads: int
-    adaptive: dict[int, AdaptiveThreads] = field(default_factory=dict, repr=False)
+    adaptive: defaultdict[int, AdaptiveThreads] = field(
+        default_factory=lambda: defaultdict(AdaptiveThreads), repr=False
+    )
+    """What is known about the speed of steps, by how many sequences there are."""
 
     @cached_property
     def panels(self) -> Array:
@@ -75,7 +79,9 @@ class PreparedWeights:
     def csr(self) -> tuple[Array, Array, Array]:
         """The recurrent matrix as `padded_csr` has it."""
         starts, columns, values = padded_csr(self.W)
-        return starts, columns, _bits(values.astype(self.storage))
+        values = values.astype(self.storage)
+        # float16 as the bits that the kernels widen.
+        return starts, columns, values.view(np.uint16) if self.storage == np.float16 else values
 
     @cached_property
     def input_rows(self) -> Array:
@@ -91,10 +97,6 @@ class PreparedWeights:
         """Whether it pays to divide one step of this many sequences among threads."""
         work, least = (self.W.nnz, _THREADED_SPARSE) if self.sparse else (self.W.size, THREADED_DENSE)
         return self.threads > 1 and work * batch >= least
-
-    def adaptive_threads(self, batch: int) -> AdaptiveThreads:
-        """What is known about the speed of steps with this many sequences."""
-        return self.adaptive.setdefault(batch, AdaptiveThreads())
 
 
 def prepare(
@@ -183,7 +185,7 @@ def _run_each(
         common = (prepared.panels, vectors, sums, u, out, *prepared.padded_leak, *equation[2:], loop)
     threads = threads_here(prepared.threads)
     if batch == 1 and threads > 1 and prepared.step_is_threaded(1):
-        prepared.adaptive_threads(1).drive(partial(parallel, *common, 0), steps, threads)
+        prepared.adaptive[1].drive(partial(parallel, *common, 0), steps, threads)
     else:
         at_once = threads if batch * steps * products >= THREADED_BATCH else 1
         share_out(lambda b: serial(*common, b, 0, steps), range(batch), at_once)
@@ -233,7 +235,7 @@ def _run_sparse_batch(
         drive = _time_first(u[:, part])
         here = None if loop is None else loop._replace(additive=_time_first(loop.additive[:, part]))
         advance = partial(compiled.sparse_batch, *fixed, previous, drive, target, *equation, here)
-        prepared.adaptive_threads(batch).drive(advance, len(drive), threads)
+        prepared.adaptive[batch].drive(advance, len(drive), threads)
         if target is not rows:
             rows[...] = target
         previous = target[-1]
@@ -259,11 +261,6 @@ def padded_csr(W: Any) -> tuple[Array, Array, Array]:
 def _time_first(array: Array) -> Array:
     """(batch, time, width) as (time, width, batch)."""
     return np.ascontiguousarray(array.transpose(1, 2, 0))
-
-
-def _bits(weights: Array) -> Array:
-    """float16 as the bits that the kernels widen; anything else as it is."""
-    return weights.view(np.uint16) if weights.dtype == np.float16 else weights
 
 
 def padded(count: int) -> int:

@@ -170,15 +170,10 @@ class Nonidealities(Config):
             section: _with_defaults(getattr(self, section), [name for name, user in of.items() if not user])
             for section, of in used.items()
         }
-        if not self._draws:
+        drawn = (loop.mismatch, loop.dead_nodes, readout.offset, readout.stuck_nodes)
+        if not (self.varies or any(drawn)):
             update["seed"] = None
         return self.model_copy(update=update)
-
-    @property
-    def _draws(self) -> bool:
-        """Whether anything comes from the seed."""
-        loop, readout = self.loop, self.readout
-        return self.varies or any((loop.mismatch, loop.dead_nodes, readout.offset, readout.stuck_nodes))
 
     @property
     def varies(self) -> bool:

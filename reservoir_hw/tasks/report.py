@@ -158,7 +158,7 @@ def wilson_interval(errors: float, trials: float) -> tuple[float, float]:
 def counted(wrong: np.ndarray, name: str = "error_rate") -> Evaluation:
     """The share that is True under `name`, and the ends of its 95 % interval under `name/low` and `name/high`.
 
-    `arrays` are `errors` and `trials` (), which `table` and `figure` pool.
+    `arrays` are `errors` and `trials` (), which `error_table` and `error_figure` pool.
     """
     errors = int(np.count_nonzero(wrong))
     low, high = wilson_interval(errors, wrong.size)
@@ -202,7 +202,7 @@ def pooled(runs: Sequence[Row]) -> tuple[float, float]:
     return errors * tests / len(runs), trials * tests / len(runs)
 
 
-def table(found: Models, title: str, trials: str, further: Sequence[str] = ()) -> Table:
+def error_table(found: Models, title: str, trials: str, further: Sequence[str] = ()) -> Table:
     """Error rates with their intervals by model, runs pooled; `further` metrics as means over the runs.
 
     `trials` says in the plural what was counted.
@@ -231,7 +231,7 @@ def table(found: Models, title: str, trials: str, further: Sequence[str] = ()) -
     return Table(title, header, body, note)
 
 
-def figure(found: Models, trials: str, guessing: float) -> Figure:
+def error_figure(found: Models, trials: str, guessing: float) -> Figure:
     """Error rates with their intervals by model, beside the rate of guessing where that is not far away."""
     drawn, axes = one_panel(7.5, 1.8 + 0.35 * len(found))
     largest = 0.0
@@ -252,7 +252,7 @@ def figure(found: Models, trials: str, guessing: float) -> Figure:
     return drawn
 
 
-def curves(rows: Sequence[Row], parameter: str, trials: str, guessing: float) -> Figure:
+def error_curves(rows: Sequence[Row], parameter: str, trials: str, guessing: float) -> Figure:
     """Error rates with their intervals against a parameter of the task that varies, a curve for each model."""
     key = f"task.{parameter}"
     values = sorted({row.point[key] for row in rows})

@@ -15,7 +15,7 @@ from reservoir_hw.core.errors import ConfigurationError
 from reservoir_hw.core.functions import import_function, without_digest
 from reservoir_hw.core.given import given_in
 from reservoir_hw.core.series_format import SeriesFormat
-from reservoir_hw.tasks import report as classification
+from reservoir_hw.tasks import report
 from reservoir_hw.tasks.data.configuration import DataSettings
 from reservoir_hw.tasks.data.reading import Found, Series, found_series
 from reservoir_hw.tasks.data.splitting import Parts, format_of, parts_of, shared
@@ -23,7 +23,6 @@ from reservoir_hw.tasks.prediction import forecast_report
 from reservoir_hw.tasks.prediction import report as series_report
 from reservoir_hw.tasks.prediction.report import PIECE
 from reservoir_hw.tasks.prediction.task import judged_forecast
-from reservoir_hw.tasks.report import by_model, table_of_means
 from reservoir_hw.tasks.task import Evaluation, OutputScale, Row, Split, Table, Task, checked_outputs
 
 if TYPE_CHECKING:
@@ -220,28 +219,28 @@ class Data(Task):
 
     def tables(self, rows: Sequence[Row]) -> list[Table]:
         """Errors by model; of several outputs a second table has each."""
-        models, first = by_model(rows), rows[0].evaluation.metrics
+        models, first = report.by_model(rows), rows[0].evaluation.metrics
         if self.closed_loop:
             return [forecast_report.table(models, "Own data")]
         own = [name for one in self._config.metrics if (name := name_of(one)) in first]
         if self.classes:
             shown = ["accuracy", "balanced_accuracy", "f1", *own]
-            return [classification.table(models, "Own data", "series", shown)]
+            return [report.error_table(models, "Own data", "series", shown)]
         tables = {"Own data": {name: name for name in ("nrmse", "mae", "r2", *own)}}
         if each := {name: name.partition("/")[2] for name in first if name.startswith("nrmse/")}:
             tables["NRMSE of each output"] = each
-        return [table_of_means(title, models, shown, ".3g", ".2g") for title, shown in tables.items()]
+        return [report.table_of_means(title, models, shown, ".3g", ".2g") for title, shown in tables.items()]
 
     def figures(self, rows: Sequence[Row]) -> dict[str, Figure]:
         """Outputs beside targets with their error, or error rates and which class was taken for which."""
-        models = by_model(rows)
+        models = report.by_model(rows)
         if self.closed_loop:
             return forecast_report.figures(models, [one.name for one in self.series.inputs], ((0, 0), (0, 1)))
         if not self.classes:
             return series_report.figures(models)
         return {
-            "error_rate": classification.figure(models, "series", 1 - 1 / len(self.classes)),
-            "confusion": classification.confusion_figure(models, self.classes, "series"),
+            "error_rate": report.error_figure(models, "series", 1 - 1 / len(self.classes)),
+            "confusion": report.confusion_figure(models, self.classes, "series"),
         }
 
 
@@ -328,9 +327,9 @@ def of_classes(right: np.ndarray, answers: np.ndarray, classes: Sequence[str], f
     """`accuracy`, `balanced_accuracy` (mean over the classes), `f1` (mean over the classes), and `error_rate`.
 
     `right` and `answers` are (series,), numbers of the classes. A class that is neither asked for nor answered does not
-    count. The error rate has its 95 % interval, and `arrays` are those of `classification.counted_classes`.
+    count. The error rate has its 95 % interval, and `arrays` are those of `counted_classes`.
     """
-    counted = classification.counted_classes(right, answers, len(classes))
+    counted = report.counted_classes(right, answers, len(classes))
     counts = counted.arrays["confusion"]
     hits, asked, given = counts.diagonal(), counts.sum(axis=1), counts.sum(axis=0)
     there, seen = asked > 0, asked + given > 0

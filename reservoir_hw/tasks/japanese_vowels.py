@@ -4,18 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 import numpy as np
 
 from reservoir_hw.core.errors import ConfigurationError
 from reservoir_hw.tasks import datasets
 from reservoir_hw.tasks.report import by_model, confusion_figure, counted_classes, error_figure, error_table, padded
-from reservoir_hw.tasks.task import Evaluation, OutputScale, Row, Split, Table, Task, TaskConfig, checked_outputs
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
+from reservoir_hw.tasks.task import (
+    Evaluation,
+    Figures,
+    OutputScale,
+    Row,
+    Split,
+    Table,
+    Task,
+    TaskConfig,
+    checked_outputs,
+)
 
 # ---- Errors on the Japanese vowels that papers print.
 
@@ -103,7 +109,7 @@ class JapaneseVowels(Task):
         published = [[f"published: {what}", "", "370", errors, rate, "", ""] for what, errors, rate in ERRORS]
         return [replace(ours, rows=[*ours.rows, *published])]
 
-    def figures(self, rows: Sequence[Row]) -> dict[str, Figure]:
+    def figures(self, rows: Sequence[Row]) -> Figures:
         """Error rates, and who was taken for whom."""
         models = by_model(rows)
         return {

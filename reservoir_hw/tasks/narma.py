@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
 from pydantic import Field, NonNegativeInt, PositiveInt
@@ -15,11 +15,7 @@ from reservoir_hw.core.seeds import generator
 from reservoir_hw.tasks.prediction import report
 from reservoir_hw.tasks.prediction.task import series_evaluation
 from reservoir_hw.tasks.report import about_spread, by_model, mean_and_spread
-from reservoir_hw.tasks.task import Evaluation, OutputScale, RepeatedConfig, Row, Table, Task, in_two
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
+from reservoir_hw.tasks.task import Evaluation, Figures, OutputScale, RepeatedConfig, Row, Table, Task, in_two
 
 # ---- Errors on NARMA that papers print.
 
@@ -159,6 +155,6 @@ class Narma(Task):
             note += " Some sequences diverged and were drawn again."
         return [Table("NARMA", ["model", "order", "runs", "NRMSE", "NMSE"], body, note)]
 
-    def figures(self, rows: Sequence[Row]) -> dict[str, Figure]:
+    def figures(self, rows: Sequence[Row]) -> Figures:
         """Outputs beside targets, and the error of every run."""
         return report.figures(by_model(rows))

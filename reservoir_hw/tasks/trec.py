@@ -8,7 +8,7 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 from zlib import crc32
 
 import numpy as np
@@ -18,11 +18,17 @@ from reservoir_hw.core.errors import ConfigurationError
 from reservoir_hw.core.seeds import generator
 from reservoir_hw.tasks import datasets
 from reservoir_hw.tasks.report import by_model, counted, counted_classes, error_figure, error_table, padded
-from reservoir_hw.tasks.task import Evaluation, OutputScale, Row, Split, Table, Task, TaskConfig, checked_outputs
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
+from reservoir_hw.tasks.task import (
+    Evaluation,
+    Figures,
+    OutputScale,
+    Row,
+    Split,
+    Table,
+    Task,
+    TaskConfig,
+    checked_outputs,
+)
 
 # ---- What the questions were taken for, as table and figure.
 
@@ -220,7 +226,7 @@ class Trec(Task):
         """Error rates by model."""
         return [error_table(by_model(rows), "TREC questions", "questions", ["accuracy/unseen"])]
 
-    def figures(self, rows: Sequence[Row]) -> dict[str, Figure]:
+    def figures(self, rows: Sequence[Row]) -> Figures:
         """Error rates by model."""
         return {"error_rate": error_figure(by_model(rows), "questions", _GUESSING)}
 

@@ -7,7 +7,7 @@ import math
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -23,10 +23,7 @@ from reservoir_hw.tasks.prediction import forecast_report
 from reservoir_hw.tasks.prediction import report as series_report
 from reservoir_hw.tasks.prediction.report import PIECE
 from reservoir_hw.tasks.prediction.task import judged_forecast
-from reservoir_hw.tasks.task import Evaluation, OutputScale, Row, Split, Table, Task, checked_outputs
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+from reservoir_hw.tasks.task import Evaluation, Figures, OutputScale, Row, Split, Table, Task, checked_outputs
 
 # In standard deviations of the training: a test so far off is something else than what was learned.
 _FAR = 3.0
@@ -231,7 +228,7 @@ class Data(Task):
             tables["NRMSE of each output"] = each
         return [report.table_of_means(title, models, shown, ".3g", ".2g") for title, shown in tables.items()]
 
-    def figures(self, rows: Sequence[Row]) -> dict[str, Figure]:
+    def figures(self, rows: Sequence[Row]) -> Figures:
         """Outputs beside targets with their error, or error rates and which class was taken for which."""
         models = report.by_model(rows)
         if self.closed_loop:

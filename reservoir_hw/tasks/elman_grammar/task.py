@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
 from pydantic import Field, NonNegativeInt
@@ -34,6 +34,7 @@ from reservoir_hw.tasks.elman_grammar.grammar import (
 )
 from reservoir_hw.tasks.task import (
     Evaluation,
+    Figures,
     OutputScale,
     Row,
     Split,
@@ -44,9 +45,6 @@ from reservoir_hw.tasks.task import (
     checked_outputs,
     cross_entropy_of,
 )
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 PROBE = ("boy", "who", "walks", "sees", "cats", ".")
 """The sentence of Fig. 2. It follows the test sentences, is in no training set, and enters no metric."""
@@ -309,7 +307,7 @@ class ElmanGrammar(Task):
             return report.tables(rows)
         return report.corpus_tables(rows, self.remark)
 
-    def figures(self, rows: Sequence[Row]) -> dict[str, Figure]:
+    def figures(self, rows: Sequence[Row]) -> Figures:
         """Agreement and ROC curves, and of generated sentences Fig. 2 of the paper."""
         return report.figures(rows, generated=self.corpus is None)
 

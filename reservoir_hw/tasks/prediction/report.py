@@ -8,8 +8,7 @@ import numpy as np
 
 from reservoir_hw.core.figure_style import colours, one_panel, panels
 from reservoir_hw.core.statistics import half_width
-from reservoir_hw.tasks.report import Models, best, table_of_means
-from reservoir_hw.tasks.task import Table
+from reservoir_hw.tasks.report import Models, best
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -21,11 +20,6 @@ _SHOWN = 4
 _MOST_LINES = 20
 # From this ratio of the largest to the smallest error on, a linear axis would hide the small ones.
 _LOGARITHMIC = 20
-
-
-def table(models: Models, title: str) -> Table:
-    """NRMSE and NMSE by model, over the runs."""
-    return table_of_means(title, models, {"nrmse": "NRMSE", "nmse": "NMSE"}, ".3g", ".2g")
 
 
 def figures(models: Models) -> dict[str, Figure]:

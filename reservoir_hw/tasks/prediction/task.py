@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated, Self
+from typing import Annotated, Self
 
 import numpy as np
 from pydantic import Field, PositiveFloat, PositiveInt, model_validator
@@ -12,9 +12,10 @@ from pydantic import Field, PositiveFloat, PositiveInt, model_validator
 from reservoir_hw.core.configuration import Config
 from reservoir_hw.core.errors import ConfigurationError
 from reservoir_hw.tasks.prediction import forecast_report, report
-from reservoir_hw.tasks.report import by_model
+from reservoir_hw.tasks.report import by_model, table_of_means
 from reservoir_hw.tasks.task import (
     Evaluation,
+    Figures,
     OutputScale,
     RepeatedConfig,
     Row,
@@ -25,9 +26,6 @@ from reservoir_hw.tasks.task import (
     checked_outputs,
     in_two,
 )
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 
 def nmse(outputs: np.ndarray, targets: np.ndarray) -> float:
@@ -168,10 +166,11 @@ class Prediction(Task):
     def tables(self, rows: Sequence[Row]) -> list[Table]:
         """Errors by model, or valid prediction times over all starts."""
         if self._loop is None:
-            return [report.table(by_model(rows), self.title)]
+            shown = {"nrmse": "NRMSE", "nmse": "NMSE"}
+            return [table_of_means(self.title, by_model(rows), shown, ".3g", ".2g")]
         return [forecast_report.table(by_model(rows), self.title)]
 
-    def figures(self, rows: Sequence[Row]) -> dict[str, Figure]:
+    def figures(self, rows: Sequence[Row]) -> Figures:
         """Outputs beside the true series and their errors; in a closed loop also the attractor."""
         if self._loop is None:
             return report.figures(by_model(rows))

@@ -325,11 +325,6 @@ class Rows:
         self.sequences, self.steps, self.nodes = shape
         self.rows = self.sequences * (self.steps - skipped)
 
-    @property
-    def precision(self) -> float:
-        """Relative precision of the states as they were recorded."""
-        return float(precision(self.states.dtype))
-
     def blocks(self) -> Iterator[Block]:
         """All rows, a few thousand at a time at most, in float64.
 
@@ -382,8 +377,4 @@ class Recording(Rows):
         if len(still):
             raise InputRangeError(f"input channel {still[0]} never changes: nothing can be remembered of it")
         self.inputs = inputs
-
-    @property
-    def channels(self) -> int:
-        """Number of input channels."""
-        return self.inputs.shape[2]
+        self.channels = inputs.shape[2]

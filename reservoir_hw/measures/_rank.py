@@ -147,7 +147,7 @@ class StateBasis:
         # These are nearly orthonormal already, except for directions that were hidden.
         rest, turn = _axes(_gram(self.centred(block.states) @ coarse for block in recording.blocks()), _HIDDEN)
         left, singular, _ = np.linalg.svd((turn * rest).T * lengths)
-        self.rank = int(np.count_nonzero(singular > nodes * recording.precision * singular[0]))
+        self.rank = int(np.count_nonzero(singular > nodes * precision(recording.states.dtype) * singular[0]))
         self.weights = coarse @ (turn / rest) @ left[:, : self.rank]
         self.leverage = np.empty(rows)
         for block in recording.blocks():

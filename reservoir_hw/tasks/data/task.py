@@ -64,9 +64,10 @@ class Data(Task):
 
     def _make(self, config: DataSettings, found: Found, parts: Parts) -> None:
         self._config, self._outputs = config, tuple(found.outputs)
-        self.sequences = {"train": [one.where for one in parts.train], "test": [one.where for one in parts.test]}
+        splits = {"train": parts.train, "test": parts.test}
+        self.sequences = {name: [one.where for one in part] for name, part in splits.items()}
         """Where the sequences of the two splits come from."""
-        self._firsts = {"train": [one.first for one in parts.train], "test": [one.first for one in parts.test]}
+        self._firsts = {name: [one.first for one in part] for name, part in splits.items()}
         self.classes = tuple(sorted({one.label for one in parts.train if one.label is not None}))
         if unknown := {one.label for one in parts.test} - {*self.classes, None}:
             raise ConfigurationError(f"task.labels: the class {min(map(str, unknown))!r} is in the test only")
@@ -92,8 +93,8 @@ class Data(Task):
             "files": {"/".join(Path(file).parts[-2:]): digest for file, digest in found.files.items()},
             "inputs_sha256": _digest_of(parts, "inputs"),
             "targets_sha256": _digest_of(parts, "targets"),
-            "rows": {name: sum(one.steps for one in part) for name, part in vars(parts).items() if name != "follows"},
-            "series": {"train": len(parts.train), "test": len(parts.test)},
+            "rows": {name: sum(one.steps for one in part) for name, part in splits.items()},
+            "series": {name: len(part) for name, part in splits.items()},
             "inputs": list(found.inputs),
             "outputs": list(self.classes or found.outputs),
         }
@@ -101,9 +102,8 @@ class Data(Task):
         driven = (self.facts["inputs_sha256"], self.facts["rows"], self.goes_on, self.series.inputs, config.closed_loop)
         self.inputs_digest = hashlib.sha256(repr(driven).encode()).hexdigest()
         if self.classes:
-            counted = {"train": parts.train, "test": parts.test}
             self.facts["classes"] = {
-                name: dict(Counter(str(one.label) for one in part)) for name, part in counted.items()
+                name: dict(Counter(str(one.label) for one in part)) for name, part in splits.items()
             }
         self.remarks = self._remarks(found, parts)
 
@@ -195,7 +195,10 @@ class Data(Task):
             return Evaluation({})
         outputs, valid = checked_outputs(outputs, test), test.valid
         if self.classes:
-            return self._judge_classes(outputs, valid)
+            rows, ends = np.arange(len(outputs)), test.ends
+            scores = outputs[rows, ends] if test.at_end else np.where(valid[:, :, None], outputs, 0).sum(axis=1)
+            right = test.targets[rows, ends].argmax(axis=1)
+            return of_classes(right, scores.argmax(axis=1), self.classes, config.metrics)
         # Row by row of the split: of series that differ in length most of it is padding.
         targets, answers = (
             np.concatenate([self.series.user_outputs(one[here]) for one, here in zip(values, valid, strict=True)])
@@ -207,12 +210,6 @@ class Data(Task):
             )
         piece = {"piece/targets": targets[:PIECE, 0], "piece/outputs": answers[:PIECE, 0]}
         return Evaluation(of_numbers(targets, answers, self._outputs, config.metrics), piece)
-
-    def _judge_classes(self, outputs: np.ndarray, valid: np.ndarray) -> Evaluation:
-        test, rows = self.test, np.arange(len(outputs))
-        right = test.targets[rows, test.ends].argmax(axis=1)
-        scores = outputs[rows, test.ends] if test.at_end else np.where(valid[:, :, None], outputs, 0).sum(axis=1)
-        return of_classes(right, scores.argmax(axis=1), self.classes, self._config.metrics)
 
     def tables(self, rows: Sequence[Row]) -> list[Table]:
         """Errors by model; of several outputs a second table has each."""

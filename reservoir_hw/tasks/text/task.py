@@ -79,11 +79,8 @@ def _note(rows: Sequence[Row], unit: str | None) -> str:
 
 
 def _beginning(sample: str) -> str:
-    left = len(sample) - _SAMPLE_SHOWN
-    return sample if left <= 0 else f"{sample[:_SAMPLE_SHOWN]}… (and {left:,} characters more in its file)"
-
-
-def _wrapped(sample: str) -> str:
+    if (left := len(sample) - _SAMPLE_SHOWN) > 0:
+        sample = f"{sample[:_SAMPLE_SHOWN]}… (and {left:,} characters more in its file)"
     lines = (textwrap.wrap(line, _SAMPLE_WIDTH, drop_whitespace=False) or [""] for line in sample.split("\n"))
     return "\n".join(part for parts in lines for part in parts)
 
@@ -345,16 +342,11 @@ class Text(Task):
             for label, same in labels.items()
         ]
         what = {"char": "characters", "word": "words", "bpe": "byte pairs"}[self.level]
-        found = [
-            Table(
-                f"The next of the test's {what}",
-                ["model", *(["runs"] if repeated else []), *shown.values()],
-                body,
-                _note(rows, self.unit) + (" " + about_spread(rows) if repeated else ""),
-            )
-        ]
+        header = ["model", *(["runs"] if repeated else []), *shown.values()]
+        note = _note(rows, self.unit) + (" " + about_spread(rows) if repeated else "")
+        found = [Table(f"The next of the test's {what}", header, body, note)]
         samples = [
-            [_wrapped(_beginning(str(same[0].evaluation.arrays["sample"]))), label]
+            [_beginning(str(same[0].evaluation.arrays["sample"])), label]
             for label, same in labels.items()
             if "sample" in same[0].evaluation.arrays
         ]

@@ -112,8 +112,6 @@ def test_archives_and_given_vocabularies(tmp_path: Path, monkeypatch: pytest.Mon
         Text(corpus=books, characters="second\n")
     with pytest.raises(ConfigurationError, match=r"no file in .*books\.tar\.xz fits members: '\*\.md'; it has INDEX"):
         Text(corpus=books, members="*.md")
-    with pytest.raises(ConfigurationError, match="vocabulary belongs to level bpe, not to char"):
-        Text(corpus=books, vocabulary=300)
 
 
 @pytest.mark.slow

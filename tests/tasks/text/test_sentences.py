@@ -48,12 +48,6 @@ def test_sentences_of_a_text(tmp_path: Path) -> None:
         _ = task.test
     with pytest.raises(ConfigurationError, match="has 0 sentences of 3 to 3 tokens; give more text, other lengths"):
         Text(corpus=corpus, level="bpe", vocabulary=300, unit="sentence", longest=3, shortest=3, test=0.3)
-    with pytest.raises(ConfigurationError, match=r"unit: sentence needs level: bpe"):
-        Text(corpus=corpus, unit="sentence")
-    with pytest.raises(ConfigurationError, match="longest 4 is less than shortest 5"):
-        Text(corpus=corpus, level="bpe", unit="sentence", shortest=5, longest=4)
-    with pytest.raises(ConfigurationError, match="shortest belongs to unit: sentence"):
-        Text(corpus=corpus, shortest=4)
 
 
 @pytest.mark.parametrize("order", [2, 3])

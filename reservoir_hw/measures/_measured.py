@@ -287,11 +287,6 @@ def windows(states: Any, start: int, stop: int) -> Iterator[slice]:
         start = end
 
 
-def sharing(states: Any) -> int:
-    """How many consecutive sequences are best read together."""
-    return getattr(states, "sharing", 1)
-
-
 @dataclass(frozen=True, eq=False)
 class Block:
     """Some consecutive steps of sequence `sequence`, from step `first`; `rows` is where they stand among all rows."""
@@ -331,7 +326,8 @@ class Rows:
         Sequences that share their chunks on disk take turns, so the rows do not come in their order; those of one
         sequence do. Raises `InputRangeError` for states that are not finite.
         """
-        together = sharing(self.states)
+        # Consecutive sequences that are best read together.
+        together = getattr(self.states, "sharing", 1)
         for first_sequence in range(0, self.sequences, together):
             sequences = range(first_sequence, min(first_sequence + together, self.sequences))
             for window in windows(self.states, self.skipped, self.steps):

@@ -245,10 +245,9 @@ def error_figure(found: Models, trials: str, guessing: float) -> Figure:
         axes.axvline(100 * guessing, color="0.5", linewidth=1, linestyle="--")
         axes.annotate("guessing ", (100 * guessing, -0.55), color="0.4", fontsize=9, ha="right", va="top")
     axes.set_yticks(range(len(found)), found)
-    axes.set_ylim(len(found) - 0.5, -0.6)
+    label = f"{trials} with the wrong answer (%, with 95 % interval; guessing: {100 * guessing:.0f} %)"
     # A little to the left, so that a point at 0 is seen whole.
-    axes.set_xlim(left=-0.04 * largest)
-    axes.set_xlabel(f"{trials} with the wrong answer (%, with 95 % interval; guessing: {100 * guessing:.0f} %)")
+    axes.set(ylim=(len(found) - 0.5, -0.6), xlim=(-0.04 * largest, None), xlabel=label)
     return drawn
 
 
@@ -271,9 +270,8 @@ def error_curves(rows: Sequence[Row], parameter: str, trials: str, guessing: flo
             x, rates, (rates - low, high - rates), fmt="o-", color=colour, markersize=4, capsize=3, label=name
         )
     axes.axhline(guessing, color="0.5", linewidth=1, linestyle="--", label="guessing")
-    axes.set_xticks(values)
-    axes.set_ylim(-0.01, 1.08 * guessing)
-    axes.set(xlabel=parameter, ylabel=f"error rate of {trials} (95 % interval)")
+    label = f"error rate of {trials} (95 % interval)"
+    axes.set(xticks=values, ylim=(-0.01, 1.08 * guessing), xlabel=parameter, ylabel=label)
     axes.grid(axis="y", color="0.92")
     drawn.legend(loc="outside right center", frameon=False)
     return drawn

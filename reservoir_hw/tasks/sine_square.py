@@ -51,8 +51,7 @@ def _phase_figure(models: Models) -> Figure:
     for (name, runs), colour in zip(models.items(), colours(len(models)), strict=True):
         by_phase = np.mean([run.evaluation.arrays["by_phase"] for run in runs], axis=0)
         axes.plot(range(len(by_phase)), by_phase, "o-", color=colour, markersize=4, linewidth=1, label=name)
-    axes.set_ylim(bottom=-0.005)
-    axes.set(xlabel="step of the period", ylabel="error rate")
+    axes.set(ylim=(-0.005, None), xlabel="step of the period", ylabel="error rate")
     axes.set_title("Where in a period the answers are wrong", fontsize=11)
     axes.grid(axis="y", color="0.92")
     figure.legend(loc="outside right center", frameon=False)

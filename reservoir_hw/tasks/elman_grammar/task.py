@@ -331,8 +331,10 @@ def grammar_evaluation(
     level = as_activation(outputs, scale)
     normalised = outputs if scale == "probabilities" else z_scores(outputs)
     possible = probabilities > 0
+    norms = np.linalg.norm(level, axis=1) * np.linalg.norm(probabilities, axis=1)
+    cosine = np.einsum("tw,tw->t", level, probabilities) / np.where(norms > 0, norms, 1)
     metrics = {
-        "cosine": float(_cosine(level, probabilities).mean()),
+        "cosine": float(cosine.mean()),
         "max_prediction": float(possible[np.arange(len(outputs)), normalised.argmax(axis=1)].mean()),
     }
     class_scores = np.add.reduceat(normalised, _ROC_START, axis=1) / _ROC_SIZE
@@ -395,11 +397,6 @@ def roc(scores: np.ndarray, positive: np.ndarray) -> tuple[np.ndarray, np.ndarra
     alarms = np.cumsum(np.bincount(place, ~positive, len(values))) / max((~positive).sum(), 1)
     chosen = np.unique(np.linspace(0, len(values) - 1, min(len(values), ROC_POINTS - 1)).round().astype(int))
     return np.append(0.0, alarms[chosen]), np.append(0.0, hits[chosen])
-
-
-def _cosine(x: np.ndarray, y: np.ndarray) -> np.ndarray:
-    norms = np.linalg.norm(x, axis=1) * np.linalg.norm(y, axis=1)
-    return np.einsum("tw,tw->t", x, y) / np.where(norms > 0, norms, 1)
 
 
 def _agreement(outputs: np.ndarray, following: np.ndarray, distances: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

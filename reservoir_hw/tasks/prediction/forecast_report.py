@@ -108,9 +108,9 @@ def _forecast_figure(models: Models, channel_names: Sequence[str]) -> Figure:
             axes.set_ylabel(channel_names[channel])
             axes.set_xlim(0, steps[-1])
             plain(axes)
-        part.suptitle(
-            f"{name}: valid for {_times(valid, _lyapunov_per_step(runs))} (line)", fontsize=10, x=0.02, ha="left"
-        )
+        factor = _lyapunov_per_step(runs)
+        times = "" if factor is None else f", {valid * factor:.1f} Lyapunov times"
+        part.suptitle(f"{name}: valid for {valid} steps{times} (line)", fontsize=10, x=0.02, ha="left")
         grid[-1].set_xlabel("steps after the last true input")
     parts[0].legend(
         *parts[0].axes[0].get_legend_handles_labels(), loc="upper right", ncols=2, fontsize=8, frameon=False
@@ -133,9 +133,7 @@ def _growth_figure(models: Models) -> Figure:
     for threshold in _thresholds(models):
         axes.axhline(threshold, color="crimson", linewidth=1)
         axes.annotate(f" {threshold:g}: no longer valid", (1, threshold), color="crimson", fontsize=9, va="bottom")
-    axes.set_yscale("log")
-    axes.set_xlim(1, last)
-    axes.set_ylim(top=5)
+    axes.set(yscale="log", xlim=(1, last), ylim=(None, 5))
     axes.set(xlabel="steps after the last true input", ylabel="error / standard deviation of the series")
     _lyapunov_axis(axes, models)
     axes.set_title("How the error of the forecast grows (median and quartiles of the starts)", fontsize=11)
@@ -153,9 +151,8 @@ def _valid_figure(models: Models) -> Figure:
         axes.plot(valid, np.full(len(valid), height), "o", color=colour, markersize=4, alpha=0.6)
         axes.plot(middle, height, "|", color="black", markersize=16)
     axes.set_yticks(range(len(models)), models)
-    axes.set_ylim(len(models) - 0.5, -0.5)
-    axes.set_xlim(left=0)
-    axes.set_xlabel("valid steps (dots: starts, band: quartiles, bar: median)")
+    label = "valid steps (dots: starts, band: quartiles, bar: median)"
+    axes.set(ylim=(len(models) - 0.5, -0.5), xlim=(0, None), xlabel=label)
     _lyapunov_axis(axes, models)
     return figure
 
@@ -195,11 +192,6 @@ def _window(series: np.ndarray) -> tuple[float, float]:
     """Middle and half width of what is drawn: a forecast that runs away must not flatten the series."""
     low, high = float(series.min()), float(series.max())
     return (low + high) / 2, 0.65 * (high - low)
-
-
-def _times(steps: int, lyapunov_per_step: float | None) -> str:
-    times = "" if lyapunov_per_step is None else f", {steps * lyapunov_per_step:.1f} Lyapunov times"
-    return f"{steps} steps{times}"
 
 
 def _lyapunov_axis(axes: Axes, models: Models) -> None:

@@ -63,7 +63,6 @@ def _error_figure(models: Models) -> Figure:
             reach = half_width(errors)
             axes.plot(errors.mean() + np.array([-reach, reach]), [height, height], color="black", linewidth=1)
     axes.set_yticks(range(len(models)), models)
-    axes.set_ylim(len(models) - 0.5, -0.5)
     everything = np.concatenate(found)
     if 0 < _LOGARITHMIC * everything.min() < everything.max():
         axes.set_xscale("log")
@@ -71,6 +70,6 @@ def _error_figure(models: Models) -> Figure:
     else:
         axes.set_xlim(left=0)
     interval = " with its 95 % interval" if any(len(errors) > 2 for errors in found) else ""
-    axes.set_xlabel(f"NMSE (dots: runs, bar: their mean{interval})")
+    axes.set(ylim=(len(models) - 0.5, -0.5), xlabel=f"NMSE (dots: runs, bar: their mean{interval})")
     axes.set_title(which.removeprefix("; "), loc="left", fontsize=10)
     return figure

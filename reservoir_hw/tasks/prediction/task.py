@@ -187,14 +187,13 @@ def judged_forecast(task: Task, outputs: np.ndarray, loop: ClosedLoop) -> Evalua
     wrong = error > loop.threshold
     valid = np.where(wrong.any(axis=1), wrong.argmax(axis=1), loop.forecast_steps)
     metrics = _quartiles("valid_steps", valid)
-    if lyapunov is not None:
-        metrics |= _quartiles("valid_lyapunov_times", valid * lyapunov)
-    metrics["whole"] = float(np.count_nonzero(~wrong.any(axis=1)))
-    metrics["diverged"] = float(np.count_nonzero(np.isinf(error).any(axis=1)))
     arrays = {"targets": targets, "outputs": outputs, "error": error, "valid_steps": valid}
     arrays["threshold"] = np.array(loop.threshold)
     if lyapunov is not None:
+        metrics |= _quartiles("valid_lyapunov_times", valid * lyapunov)
         arrays["lyapunov_per_step"] = np.array(lyapunov)
+    metrics["whole"] = float(np.count_nonzero(~wrong.any(axis=1)))
+    metrics["diverged"] = float(np.count_nonzero(np.isinf(error).any(axis=1)))
     return Evaluation(metrics, arrays)
 
 

@@ -121,9 +121,8 @@ def _weights_figure(trained: dict[str, list[Row]], others: dict[str, list[Row]])
         axes.axhline(
             metric_values(rows, "cross_entropy").mean(), color="0.5", linewidth=1, linestyle=style, label=label
         )
-    axes.set_xscale("log")
-    axes.set(xlabel="trained weights", ylabel="cross-entropy of the test (nats per token)")
-    axes.set_title("Test loss by the number of trained weights")
+    title = "Test loss by the number of trained weights"
+    axes.set(xscale="log", xlabel="trained weights", ylabel="cross-entropy of the test (nats per token)", title=title)
     figure.legend(loc="outside right center", frameon=False)
     return figure
 

@@ -6,7 +6,7 @@ import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
@@ -89,21 +89,17 @@ class Capacities:
     influence: np.ndarray
 
 
-@dataclass(frozen=True, eq=False)
-class _Fit:
+class _Fit(NamedTuple):
     """Targets projected on the orthonormal states; arrays have one row for each target."""
 
     projection: np.ndarray
     mean: np.ndarray
     power: np.ndarray
     chance: np.ndarray
-
-    @property
-    def raw(self) -> np.ndarray:
-        return (self.projection**2).sum(axis=1) / self.power
+    raw: np.ndarray
 
     def only(self, wanted: np.ndarray) -> _Fit:
-        return _Fit(*(array[wanted] for array in (self.projection, self.mean, self.power, self.chance)))
+        return _Fit(*(array[wanted] for array in self))
 
 
 def capacities(
@@ -152,7 +148,8 @@ def _project(recording: Recording, basis: StateBasis, targets: Targets) -> _Fit:
     power = squares - total**2 / recording.rows
     # A target that is constant over these rows has no capacity.
     power[power <= _CONSTANT * squares] = np.inf
-    return _Fit(products @ basis.weights, total / recording.rows, power, weighted / power)
+    projection = products @ basis.weights
+    return _Fit(projection, total / recording.rows, power, weighted / power, (projection**2).sum(axis=1) / power)
 
 
 def _excess(

@@ -12,7 +12,7 @@ from pydantic import Field, NonNegativeInt, PositiveInt
 
 from reservoir_hw.core.errors import ConfigurationError
 from reservoir_hw.core.seeds import generator
-from reservoir_hw.tasks.prediction import report
+from reservoir_hw.tasks.prediction.report import series_figures
 from reservoir_hw.tasks.prediction.task import series_evaluation
 from reservoir_hw.tasks.report import about_spread, by_model, mean_and_spread
 from reservoir_hw.tasks.task import Evaluation, Figures, OutputScale, RepeatedConfig, Row, Table, Task, in_two
@@ -157,4 +157,4 @@ class Narma(Task):
 
     def figures(self, rows: Sequence[Row]) -> Figures:
         """Outputs beside targets, and the error of every run."""
-        return report.figures(by_model(rows))
+        return series_figures(by_model(rows))

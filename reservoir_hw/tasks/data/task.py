@@ -19,9 +19,7 @@ from reservoir_hw.tasks import report
 from reservoir_hw.tasks.data.configuration import DataSettings
 from reservoir_hw.tasks.data.reading import Found, Series, found_series
 from reservoir_hw.tasks.data.splitting import Parts, format_of, parts_of, shared
-from reservoir_hw.tasks.prediction import forecast_report
-from reservoir_hw.tasks.prediction import report as series_report
-from reservoir_hw.tasks.prediction.report import PIECE
+from reservoir_hw.tasks.prediction.report import PIECE, forecast_figures, forecast_table, series_figures
 from reservoir_hw.tasks.prediction.task import judged_forecast
 from reservoir_hw.tasks.task import Evaluation, Figures, OutputScale, Row, Split, Table, Task, checked_outputs
 
@@ -215,7 +213,7 @@ class Data(Task):
         """Errors by model; of several outputs a second table has each."""
         models, first = report.by_model(rows), rows[0].evaluation.metrics
         if self.closed_loop:
-            return [forecast_report.table(models, "Own data")]
+            return [forecast_table(models, "Own data")]
         own = [name for one in self._config.metrics if (name := name_of(one)) in first]
         if self.classes:
             shown = ["accuracy", "balanced_accuracy", "f1", *own]
@@ -229,9 +227,9 @@ class Data(Task):
         """Outputs beside targets with their error, or error rates and which class was taken for which."""
         models = report.by_model(rows)
         if self.closed_loop:
-            return forecast_report.figures(models, [one.name for one in self.series.inputs], ((0, 0), (0, 1)))
+            return forecast_figures(models, [one.name for one in self.series.inputs], ((0, 0), (0, 1)))
         if not self.classes:
-            return series_report.figures(models)
+            return series_figures(models)
         return {
             "error_rate": report.error_figure(models, "series", 1 - 1 / len(self.classes)),
             "confusion": report.confusion_figure(models, self.classes, "series"),

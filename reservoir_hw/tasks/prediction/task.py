@@ -11,7 +11,7 @@ from pydantic import Field, PositiveFloat, PositiveInt, model_validator
 
 from reservoir_hw.core.configuration import Config
 from reservoir_hw.core.errors import ConfigurationError
-from reservoir_hw.tasks.prediction import forecast_report, report
+from reservoir_hw.tasks.prediction.report import PIECE, Portrait, forecast_figures, forecast_table, series_figures
 from reservoir_hw.tasks.report import by_model, table_of_means
 from reservoir_hw.tasks.task import (
     Evaluation,
@@ -48,7 +48,7 @@ def series_evaluation(outputs: np.ndarray, test: Split) -> Evaluation:
     """
     outputs = checked_outputs(outputs, test)
     error = nmse(outputs, test.targets)
-    piece = slice(report.PIECE)
+    piece = slice(PIECE)
     return Evaluation(
         {"nrmse": math.sqrt(error), "nmse": error},
         {"piece/targets": test.targets[0, piece, 0], "piece/outputs": outputs[0, piece, 0]},
@@ -136,7 +136,7 @@ class Prediction(Task):
     title = "Prediction"
     larger, smaller = ("valid_lyapunov_times", "whole"), ("diverged", "nrmse", "nmse")
     channel_names: Sequence[str] = ("u",)
-    portrait: tuple[tuple[int, int], tuple[int, int]] = ((0, 0), (0, 1))
+    portrait: Portrait = ((0, 0), (0, 1))
     """Which (channel, delay in steps) are drawn against each other as the attractor."""
 
     def split(self, series: np.ndarray, config: PredictionConfig, loop: ClosedLoop | None = None) -> None:
@@ -168,13 +168,13 @@ class Prediction(Task):
         if self._loop is None:
             shown = {"nrmse": "NRMSE", "nmse": "NMSE"}
             return [table_of_means(self.title, by_model(rows), shown, ".3g", ".2g")]
-        return [forecast_report.table(by_model(rows), self.title)]
+        return [forecast_table(by_model(rows), self.title)]
 
     def figures(self, rows: Sequence[Row]) -> Figures:
         """Outputs beside the true series and their errors; in a closed loop also the attractor."""
         if self._loop is None:
-            return report.figures(by_model(rows))
-        return forecast_report.figures(by_model(rows), self.channel_names, self.portrait)
+            return series_figures(by_model(rows))
+        return forecast_figures(by_model(rows), self.channel_names, self.portrait)
 
 
 def judged_forecast(task: Task, outputs: np.ndarray, loop: ClosedLoop) -> Evaluation:

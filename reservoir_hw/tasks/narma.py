@@ -117,15 +117,12 @@ class Narma(Task):
             # Rounded first: the targets belong to exactly the inputs that a reservoir gets.
             inputs = random.uniform(0.0, 0.5, steps).astype(np.float32)
             targets = narma_series(inputs, self.order)
-            if np.isfinite(targets).all():
+            finite = np.count_nonzero(np.isfinite(targets))
+            if finite == steps:
                 self.redrawn = attempt
                 return inputs, targets
-            log.warning(
-                "narma: data set %d of seed %d diverged after %d steps and is drawn again",
-                dataset,
-                seed,
-                np.count_nonzero(np.isfinite(targets)),
-            )
+            about = "narma: data set %d of seed %d diverged after %d steps and is drawn again"
+            log.warning(about, dataset, seed, finite)
         raise ConfigurationError(
             f"the system of order {self.order} diverged in {_ATTEMPTS} sequences of {steps} steps. Take fewer steps, "
             "or more data sets instead of long ones."

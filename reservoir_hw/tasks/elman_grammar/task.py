@@ -272,14 +272,8 @@ class ElmanGrammar(Task):
                 return evaluation
             by_grammar = self._judged_by_grammar(values, self._recognised, scale)
             return Evaluation(evaluation.metrics | by_grammar.metrics, by_grammar.arrays)
-        judged = slice(self._judged)
-        evaluation = grammar_evaluation(
-            values[judged],
-            self.probabilities[judged],
-            self._following[judged],
-            self._distances[judged],
-            scale,
-        )
+        parts = (values, self.probabilities, self._following, self._distances)
+        evaluation = grammar_evaluation(*(part[: self._judged] for part in parts), scale)
         # The step at index `_judged` reads the last test sentence's stop; the probe begins after it.
         probe = slice(self._judged + 1, None)
         evaluation.arrays["probe/outputs"] = as_activation(values[probe], scale)
@@ -289,14 +283,9 @@ class ElmanGrammar(Task):
     def _judged_by_grammar(self, values: np.ndarray, test: Sentences, scale: OutputScale) -> Evaluation:
         outputs = np.full((len(values), len(VOCABULARY)), -SHIFT if scale == "scores" else 0.0)
         outputs[:, [VOCABULARY.index(word) for word in self.words]] = values
-        judged = test.following[:-1] >= 0
-        evaluation = grammar_evaluation(
-            outputs[judged],
-            language().next_word[test.following[:-1][judged]],
-            test.symbols[1:][judged],
-            test.distances[1:][judged],
-            scale,
-        )
+        following = test.following[:-1]
+        parts = (outputs, language().next_word[following], test.symbols[1:], test.distances[1:])
+        evaluation = grammar_evaluation(*(part[following >= 0] for part in parts), scale)
         # How often each rule is used in these sentences is not known.
         del evaluation.metrics["cosine"]
         return evaluation

@@ -1,4 +1,4 @@
-"""What every task promises, for all kinds: shapes, ranges, seeds, judgement, a part held back, and what a report shows."""
+"""What every task promises, for all kinds: shapes, ranges, seeds, judgement, validation, and what a report shows."""
 
 from __future__ import annotations
 

@@ -31,13 +31,12 @@ def _outputs_figure(models: report.Models) -> Figure:
     mistaken = {name: runs for name, runs in models.items() if report.metric_values(runs, "error_rate").any()}
     shown, which = report.best(mistaken or models, "error_rate", _SHOWN)
     figure, grid = panels(7.5, 1.0 + 1.3 * len(shown), len(shown), 1, sharex=True, squeeze=False)
-    low_colour, high_colour = colours(3)[::2]
     for axes, (name, runs) in zip(grid[:, 0], shown.items(), strict=True):
         groups = [np.concatenate([run.evaluation.arrays[f"outputs/{answer}"] for run in runs]) for answer in (0, 1)]
         # The middle 99.8 %: single outliers would squeeze the rest.
         low, high = np.percentile(np.concatenate(groups), [0.1, 99.9])
         bins = np.linspace(low, high, _BINS)
-        for group, answer, colour in zip(groups, ("even", "odd"), (low_colour, high_colour), strict=True):
+        for group, answer, colour in zip(groups, ("even", "odd"), colours(3)[::2], strict=True):
             axes.hist(group, bins, color=colour, alpha=0.6, label=f"right answer: {answer}")
         axes.axvline(0.0, color="crimson", linewidth=1)
         axes.set_title(name, fontsize=10, loc="left")

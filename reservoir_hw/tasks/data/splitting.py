@@ -145,7 +145,7 @@ _WHOLE = 2**24
 
 def format_of(config: DataSettings, found: Found, train: Sequence[Series], classes: Sequence[str]) -> SeriesFormat:
     """Zero and gain of each channel. Raises `ConfigurationError` for numbers that float32 cannot tell apart."""
-    scale, ends = config.scale, _Statistics(len(found.inputs), [one.inputs for one in train])
+    scale, ends = config.scale, _Statistics([one.inputs for one in train])
     inputs = _channels(found.inputs, ends, scale.inputs, scale.margin, "inputs")
     if classes:
         first = config.washout if config.judge_from is None else config.judge_from
@@ -154,14 +154,14 @@ def format_of(config: DataSettings, found: Found, train: Sequence[Series], class
         # Its answers are its next inputs.
         return SeriesFormat(inputs=inputs, outputs=inputs)
     known = [one.targets[~np.isnan(one.targets).any(axis=1)] for one in train if one.targets is not None]
-    ends = _Statistics(len(found.outputs), known)
+    ends = _Statistics(known)
     return SeriesFormat(inputs=inputs, outputs=_channels(found.outputs, ends, scale.targets, scale.margin, "targets"))
 
 
 class _Statistics:
     """Of the columns of some series, in float64."""
 
-    def __init__(self, columns: int, parts: Sequence[np.ndarray]) -> None:
+    def __init__(self, parts: Sequence[np.ndarray]) -> None:
         parts = [part for part in parts if len(part)]
         if not parts:
             raise ConfigurationError("task: no row of the training has a target")
@@ -169,9 +169,9 @@ class _Statistics:
         self.low = np.min([part.min(axis=0) for part in parts], axis=0)
         self.high = np.max([part.max(axis=0) for part in parts], axis=0)
         self.mean = np.sum([part.sum(axis=0) for part in parts], axis=0) / count
-        squares = np.zeros(columns)
+        squares = np.zeros(len(self.mean))
         for part in parts:
-            for column in range(columns):
+            for column in range(len(squares)):
                 # A column at a time: a copy of all would take as much again.
                 squares[column] += np.square(part[:, column] - self.mean[column]).sum()
         self.deviation = np.sqrt(squares / count)

@@ -9,7 +9,7 @@ import numpy as np
 
 from reservoir_hw.core.figure_style import colours, new_figure, one_panel, panels, plain
 from reservoir_hw.core.statistics import half_width
-from reservoir_hw.tasks.report import Models, best
+from reservoir_hw.tasks.report import Models, best, metric_values
 from reservoir_hw.tasks.task import Figures, Row, Table
 
 if TYPE_CHECKING:
@@ -92,7 +92,8 @@ _TRUTH = "0.65"
 def forecast_table(models: Models, title: str) -> Table:
     """Valid prediction times, over the starts of all runs."""
     counts = ["diverged", "whole"]
-    further = list(dict.fromkeys(name for runs in models.values() for run in runs for name in _nrmse(run)))
+    known = dict.fromkeys(name for runs in models.values() for run in runs for name in run.evaluation.metrics)
+    further = [name for name in known if name.startswith("nrmse/")]
     factors = {name: _lyapunov_per_step(runs) for name, runs in models.items()}
     body = []
     for name, runs in models.items():
@@ -103,8 +104,8 @@ def forecast_table(models: Models, title: str) -> Table:
             cells.append("{:.2f} ({:.2f} to {:.2f})".format(*(quartiles * factor)) if factor else "–")
         cells += [f"{sum(run.evaluation.metrics[count] for run in runs):g}" for count in counts]
         for metric in further:
-            found = [_nrmse(run)[metric] for run in runs if metric in _nrmse(run)]
-            cells.append(f"{np.mean(found):.2e}" if found else "–")
+            found = metric_values(runs, metric)
+            cells.append(f"{found.mean():.2e}" if len(found) else "–")
         body.append(cells)
     header = ["model", "runs", "starts", "valid steps"]
     header += ["Lyapunov times"] * any(factors.values())
@@ -125,10 +126,6 @@ def forecast_figures(models: Models, channel_names: Sequence[str], portrait: Por
         "valid_steps": _valid_figure(models),
         "attractor": _attractor_figure(models, channel_names, portrait),
     }
-
-
-def _nrmse(run: Row) -> dict[str, float]:
-    return {name: value for name, value in run.evaluation.metrics.items() if name.startswith("nrmse/")}
 
 
 def _lyapunov_per_step(runs: Sequence[Row]) -> float | None:
@@ -167,8 +164,7 @@ def _forecast_figure(models: Models, channel_names: Sequence[str]) -> Figure:
         for channel, axes in enumerate(grid):
             axes.plot(steps, targets[: len(steps), channel], color=_TRUTH, linewidth=2.5, label="true series")
             axes.plot(steps, outputs[: len(steps), channel], color=colour, linewidth=1.2, label="forecast")
-            middle, half = _window(targets[:, channel])
-            axes.set_ylim(middle - half, middle + half)
+            axes.set_ylim(_window(targets[:, channel]))
             axes.axvspan(0, valid, color="0.95", zorder=0)
             axes.axvline(valid, color="crimson", linewidth=1)
             axes.set_ylabel(channel_names[channel])
@@ -234,16 +230,11 @@ def _attractor_figure(models: Models, channel_names: Sequence[str], portrait: Po
         run, start = _typical(runs)
         _draw_portrait(axes, run.evaluation.arrays["outputs"][start], portrait, colour)
         axes.set_title(f"{name}, forecast", fontsize=10)
-    for place, (channel, delay) in enumerate(portrait):
-        middle, half = _window(truth[:, channel])
-        label = f"{channel_names[channel]}(t{f' - {delay}' if delay else ''})"
-        if place == 0:
-            grid[0].set_xlim(middle - half, middle + half)
-            for axes in grid:
-                axes.set_xlabel(label)
-        else:
-            grid[0].set_ylim(middle - half, middle + half)
-            grid[0].set_ylabel(label)
+    x, y = (f"{channel_names[channel]}(t{f' - {delay}' if delay else ''})" for channel, delay in portrait)
+    across, up = (_window(truth[:, channel]) for channel, _ in portrait)
+    grid[0].set(xlim=across, ylim=up, ylabel=y)
+    for axes in grid:
+        axes.set_xlabel(x)
     figure.suptitle(f"The way of {len(truth)} steps: a good forecast keeps the shape when it has lost the path{which}")
     return figure
 
@@ -255,9 +246,10 @@ def _draw_portrait(axes: Axes, series: np.ndarray, portrait: Portrait, colour: o
 
 
 def _window(series: np.ndarray) -> tuple[float, float]:
-    """Middle and half width of what is drawn: a forecast that runs away must not flatten the series."""
+    """Ends of what is drawn: a forecast that runs away must not flatten the series."""
     low, high = float(series.min()), float(series.max())
-    return (low + high) / 2, 0.65 * (high - low)
+    middle, half = (low + high) / 2, 0.65 * (high - low)
+    return middle - half, middle + half
 
 
 def _lyapunov_axis(axes: Axes, models: Models) -> None:

@@ -273,7 +273,7 @@ class ElmanGrammar(Task):
             by_grammar = self._judged_by_grammar(values, self._recognised, scale)
             return Evaluation(evaluation.metrics | by_grammar.metrics, by_grammar.arrays)
         parts = (values, self.probabilities, self._following, self._distances)
-        evaluation = grammar_evaluation(*(part[: self._judged] for part in parts), scale)
+        evaluation = grammar_evaluation(*(part[: self._judged] for part in parts), scale=scale)
         # The step at index `_judged` reads the last test sentence's stop; the probe begins after it.
         probe = slice(self._judged + 1, None)
         evaluation.arrays["probe/outputs"] = as_activation(values[probe], scale)
@@ -285,7 +285,7 @@ class ElmanGrammar(Task):
         outputs[:, [VOCABULARY.index(word) for word in self.words]] = values
         following = test.following[:-1]
         parts = (outputs, language().next_word[following], test.symbols[1:], test.distances[1:])
-        evaluation = grammar_evaluation(*(part[following >= 0] for part in parts), scale)
+        evaluation = grammar_evaluation(*(part[following >= 0] for part in parts), scale=scale)
         # How often each rule is used in these sentences is not known.
         del evaluation.metrics["cosine"]
         return evaluation

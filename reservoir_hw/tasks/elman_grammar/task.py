@@ -119,7 +119,7 @@ class ElmanGrammar(Task):
 
     `dataset` (0 to 4) and `seed` choose one of the paper's five sets of `sentences` sentences, of which
     `complex_share` have a relative clause. A tenth are test sentences, and no test sentence occurs in
-    training; `corpus.draw` says how. The same arguments give the same data on every machine.
+    training; `grammar.draw` says how. The same arguments give the same data on every machine.
 
     `evaluate` returns these metrics of section 4.1:
 
@@ -143,7 +143,7 @@ class ElmanGrammar(Task):
     with z-scores (0.03 and 0.07); larger ones do not tell the two apart. Where both means are equal, as
     with equal counts of an n-gram model, half an error is counted.
 
-    With `corpus`, a file with one sentence per line, the words come from there (`corpus.divide` says how it is
+    With `corpus`, a file with one sentence per line, the words come from there (`grammar.divide` says how it is
     divided), or from the files `train` and `test`; `sentences` and `complex_share` do not apply. The vocabulary is
     every word of the files in alphabetical order. The metrics are `cross_entropy_bits` per word, `perplexity` and
     `accuracy`. If all words are the grammar's, those above follow, without `cosine`: the true probabilities are not

@@ -6,7 +6,7 @@ import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
@@ -89,21 +89,17 @@ class Capacities:
     influence: np.ndarray
 
 
-@dataclass(frozen=True, eq=False)
-class _Fit:
+class _Fit(NamedTuple):
     """Targets projected on the orthonormal states; arrays have one row for each target."""
 
     projection: np.ndarray
     mean: np.ndarray
     power: np.ndarray
     chance: np.ndarray
-
-    @property
-    def raw(self) -> np.ndarray:
-        return (self.projection**2).sum(axis=1) / self.power
+    raw: np.ndarray
 
     def only(self, wanted: np.ndarray) -> _Fit:
-        return _Fit(*(array[wanted] for array in (self.projection, self.mean, self.power, self.chance)))
+        return _Fit(*(array[wanted] for array in self))
 
 
 def capacities(
@@ -152,7 +148,8 @@ def _project(recording: Recording, basis: StateBasis, targets: Targets) -> _Fit:
     power = squares - total**2 / recording.rows
     # A target that is constant over these rows has no capacity.
     power[power <= _CONSTANT * squares] = np.inf
-    return _Fit(products @ basis.weights, total / recording.rows, power, weighted / power)
+    projection = products @ basis.weights
+    return _Fit(projection, total / recording.rows, power, weighted / power, (projection**2).sum(axis=1) / power)
 
 
 def _excess(
@@ -199,18 +196,6 @@ def strongest_correlation(recording: Recording, power: int = 1) -> tuple[int, fl
             if abs(value) > max(_SUSPICIOUS / samples**0.5, abs(worst[1]) if worst else 0.0):
                 worst = lag, value
     return worst
-
-
-def correlation_note(recording: Recording) -> str:
-    """A sentence for results on correlated inputs; empty for independent ones."""
-    found = strongest_correlation(recording)
-    if found is None:
-        return ""
-    lag, value = found
-    return (
-        f"The inputs are correlated over time ({value:.2f} at lag {lag}): different delays hold the same information, "
-        "and the sum counts it more than once."
-    )
 
 
 # ---- Polynomials that are orthonormal under the distribution of the inputs.
@@ -353,24 +338,25 @@ def memory_capacity(
     total = float(found.corrected.sum())
     by_delay = (channels, len(delays))
     interval = batch_means(found.influence[0]).interval(total)
-    notes = [_memory_note(found.corrected.reshape(by_delay)), correlation_note(recording), remark(interval)]
+    found_by_delay = found.corrected.reshape(by_delay)
+    notes = [f"{found_by_delay[:, 0].sum():.3g} of it at delay 0."]
+    if found_by_delay[:, -1].max() > _REMARKABLE:
+        notes.append(f"The longest delay, {max_delay}, is still remembered: a larger max_delay would find more.")
+    if strongest := strongest_correlation(recording):
+        notes.append(
+            f"The inputs are correlated over time ({strongest[1]:.2f} at lag {strongest[0]}): different delays hold "
+            "the same information, and the sum counts it more than once."
+        )
     return MemoryCapacity(
         value=min(total, float(basis.rank)),
         interval=bounded(interval, 0.0, basis.rank),
-        note=" ".join(filter(None, notes)),
+        note=" ".join(filter(None, [*notes, remark(interval)])),
         recall=found.raw.reshape(by_delay),
         threshold=found.threshold.reshape(by_delay),
-        capacities=found.corrected.reshape(by_delay),
+        capacities=found_by_delay,
         rank=basis.rank,
         significance=significance,
     )
-
-
-def _memory_note(found: np.ndarray) -> str:
-    note = f"{found[:, 0].sum():.3g} of it at delay 0."
-    if found[:, -1].max() > _REMARKABLE:
-        note += f" The longest delay, {found.shape[1] - 1}, is still remembered: a larger max_delay would find more."
-    return note
 
 
 # ---- Information processing capacity: which functions of the past inputs the states compute, by degree and delay.
@@ -495,11 +481,14 @@ def with_details(
             "are not independent from step to step, or not distributed as said; draw them anew in each step"
         )
     interval = over_time.interval(total)
-    note = _functions_note(by_delay, max_delays, len(factors), significance)
+    notes = [f"{len(factors):,} functions were tried, of which {len(factors) * significance:.2g} count by chance."]
+    cut = [str(degree) for degree, delay in enumerate(max_delays, 1) if by_delay[degree - 1, delay] > _REMARKABLE]
+    if cut:
+        notes.append(f"Degree {', '.join(cut)} reaches its longest delay: larger max_delays would find more.")
     found = ProcessingCapacity(
         value=min(total, float(basis.rank)),
         interval=bounded(interval, 0.0, basis.rank),
-        note=" ".join(filter(None, [note, remark(interval)])),
+        note=" ".join(filter(None, [*notes, remark(interval)])),
         by_degree=by_degree,
         degree_intervals=tuple(
             bounded(batch_means(influence).interval(value), 0.0, basis.rank)
@@ -529,11 +518,3 @@ def _products(degree: int, max_delay: int, channels: int, width: int) -> np.ndar
         for place, (variable, times) in enumerate(itertools.groupby(combination)):
             row[place] = len(list(times)), *variable
     return factors
-
-
-def _functions_note(by_delay: np.ndarray, max_delays: Sequence[int], functions: int, significance: float) -> str:
-    note = f"{functions:,} functions were tried, of which {functions * significance:.2g} count by chance."
-    cut = [str(degree) for degree, delay in enumerate(max_delays, 1) if by_delay[degree - 1, delay] > _REMARKABLE]
-    if cut:
-        note += f" Degree {', '.join(cut)} reaches its longest delay: larger max_delays would find more."
-    return note

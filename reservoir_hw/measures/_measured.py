@@ -287,11 +287,6 @@ def windows(states: Any, start: int, stop: int) -> Iterator[slice]:
         start = end
 
 
-def sharing(states: Any) -> int:
-    """How many consecutive sequences are best read together."""
-    return getattr(states, "sharing", 1)
-
-
 @dataclass(frozen=True, eq=False)
 class Block:
     """Some consecutive steps of sequence `sequence`, from step `first`; `rows` is where they stand among all rows."""
@@ -325,18 +320,14 @@ class Rows:
         self.sequences, self.steps, self.nodes = shape
         self.rows = self.sequences * (self.steps - skipped)
 
-    @property
-    def precision(self) -> float:
-        """Relative precision of the states as they were recorded."""
-        return float(precision(self.states.dtype))
-
     def blocks(self) -> Iterator[Block]:
         """All rows, a few thousand at a time at most, in float64.
 
         Sequences that share their chunks on disk take turns, so the rows do not come in their order; those of one
         sequence do. Raises `InputRangeError` for states that are not finite.
         """
-        together = sharing(self.states)
+        # Consecutive sequences that are best read together.
+        together = getattr(self.states, "sharing", 1)
         for first_sequence in range(0, self.sequences, together):
             sequences = range(first_sequence, min(first_sequence + together, self.sequences))
             for window in windows(self.states, self.skipped, self.steps):
@@ -382,8 +373,4 @@ class Recording(Rows):
         if len(still):
             raise InputRangeError(f"input channel {still[0]} never changes: nothing can be remembered of it")
         self.inputs = inputs
-
-    @property
-    def channels(self) -> int:
-        """Number of input channels."""
-        return self.inputs.shape[2]
+        self.channels = inputs.shape[2]

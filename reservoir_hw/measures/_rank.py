@@ -147,7 +147,7 @@ class StateBasis:
         # These are nearly orthonormal already, except for directions that were hidden.
         rest, turn = _axes(_gram(self.centred(block.states) @ coarse for block in recording.blocks()), _HIDDEN)
         left, singular, _ = np.linalg.svd((turn * rest).T * lengths)
-        least = nodes * recording.precision if tolerance is None else tolerance
+        least = nodes * precision(recording.states.dtype) if tolerance is None else tolerance
         self.rank = int(np.count_nonzero(singular > least * singular[0]))
         self.weights = coarse @ (turn / rest) @ left[:, : self.rank]
         self.leverage = np.empty(rows)

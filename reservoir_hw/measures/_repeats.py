@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 
-from reservoir_hw.core.arrays import as_numpy
 from reservoir_hw.core.errors import ConfigurationError, ShapeError
 from reservoir_hw.core.statistics import jackknife_error, t_quantile
 from reservoir_hw.measures._capacity import Capacities, Distribution, ProcessingCapacity, with_details
@@ -329,18 +328,17 @@ def noise_budget(
     the same steps. Raises as `information_processing_capacity`.
     """
     x = checked(states, ("repeats", "time", "nodes"))
-    u = np.asarray(as_numpy(inputs), dtype=np.float64)
-    skipped = max(washout, *max_delays)
     repeated = len(x) > 1
     repetitions = [k for k in _AVERAGED if 2 * k <= len(x)] if repeated else [1]
     rows, intervals, opposed = [], [], False
     forecast = np.zeros(0)
     for k in repetitions:
         groups = x[: len(x) // k * k].reshape(-1, k, *x.shape[1:]).mean(axis=1)
-        capacity, found = with_details(u, groups[0], max_delays, washout, distribution, input_range)
+        capacity, found = with_details(inputs, groups[0], max_delays, washout, distribution, input_range)
+        recording = found.recording
         of_linear, of_nonlinear = found.influence[0], found.influence[1:].sum(axis=0)
         if repeated:
-            q, estimate, influence, profile = _kept(groups[:, skipped:])
+            q, estimate, influence, profile = _kept(groups[:, recording.skipped :])
             rank = q.shape[1]
             # The estimate has no bias, so chance takes it beyond what is possible where noise is all or nothing.
             kept = min(max(estimate, 0.0), float(rank))
@@ -353,9 +351,8 @@ def noise_budget(
                 forecast = np.array([rank - (profile / (profile + (1 - profile) / many)).sum() for many in _AVERAGED])
         else:
             # What the capacities leave is noise, or functions that were not tried.
-            recording = Rows(x[0], skipped)
             basis = StateBasis(recording)
-            q, rank = basis.centred(x[0, skipped:]) @ (basis.weights * recording.rows**0.5), basis.rank
+            q, rank = basis.centred(x[0, recording.skipped :]) @ (basis.weights * recording.rows**0.5), basis.rank
             linear, nonlinear, uncertain = _parts(capacity, found, q)
             lost, rest = np.nan, rank - linear - nonlinear
             of_rest = bounded(_interval(of_linear + of_nonlinear, uncertain, rest), 0.0, rank)

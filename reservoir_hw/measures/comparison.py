@@ -134,7 +134,9 @@ def compare_repeats(reference: np.ndarray, other: np.ndarray, *, spread: float, 
     size = rows.shape[1]
     distances = _distances(rows @ rows.T)
     of_a_step, of_a_node = (_largest(scaled.transpose(axes)) for axes in ((1, 0, 2), (2, 0, 1)))
-    p = min(1.0, 3 * min(_share(found) for found in (distances, of_a_step, of_a_node)))
+    # How many of the splits differ at least as much as the measured one.
+    p = min(float(np.mean(found >= found[0] * (1 - 1e-9))) for found in (distances, of_a_step, of_a_node))
+    p = min(1.0, 3 * p)
     centred = rows - np.repeat([rows[:repeats].mean(axis=0), rows[repeats:].mean(axis=0)], repeats, axis=0)
     noise = float(np.sum(centred**2)) / (size * (2 * repeats - 2))
     squared = max(0.0, float(distances[0]) / size - 2 * noise / repeats)
@@ -177,11 +179,6 @@ def _smallest(centred: np.ndarray) -> float:
     missed = np.maximum(chance - np.quantile(chance, _UNLUCKY), 0.0)
     # The mirror image of the measured split is the same one.
     return float(((same_way + np.sqrt(same_way**2 + gain * missed)) / gain).max())
-
-
-def _share(found: np.ndarray) -> float:
-    """How many of the splits differ at least as much as the measured one."""
-    return float(np.mean(found >= found[0] * (1 - 1e-9)))
 
 
 def _distances(products: np.ndarray) -> np.ndarray:

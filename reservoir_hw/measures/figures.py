@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -12,7 +12,7 @@ from reservoir_hw.measures._capacity import MemoryCapacity, ProcessingCapacity
 from reservoir_hw.measures._climate import Climate
 from reservoir_hw.measures._drift import Drift
 from reservoir_hw.measures._lyapunov import EchoStateIndex, LyapunovExponent, LyapunovSpectrum
-from reservoir_hw.measures._measured import Measured
+from reservoir_hw.measures._measured import Interval, Measured
 from reservoir_hw.measures._operating_map import BEHAVIOURS, Coverage, OperatingMap
 from reservoir_hw.measures._rank import EffectiveDimension, Rank
 from reservoir_hw.measures._repeats import Consistency, NoiseBudget, SignalToNoise
@@ -69,9 +69,7 @@ def processing_figure(result: ProcessingCapacity) -> Figure:
         bottom, below = bottom + capacity, below + by_delay
     whole.axhline(result.rank, color="black", linestyle="--", linewidth=1)
     whole.text(0, result.rank, f"at most {result.rank}", ha="center", va="bottom", fontsize=9)
-    whole.set_ylim(0, 1.1 * result.rank)
-    whole.set_xlim(-0.5, 0.5)
-    whole.set_xticks([])
+    whole.set(ylim=(0, 1.1 * result.rank), xlim=(-0.5, 0.5), xticks=[])
     describe(whole, f"Total {result.value:.3g}", "", "capacity")
     title, delay = "Which functions of past inputs the states compute", "longest delay in the function (steps)"
     describe(parts, title, delay, "capacity", counted=True, legend={"fontsize": 9})
@@ -227,16 +225,14 @@ def noise_budget_figure(result: NoiseBudget) -> Figure:
         bottom = bottom + values
     budget.plot(at, result.rank, "_", color="black", markersize=34, label="rank")
     budget.set_xticks(at, [str(count) for count in result.repetitions])
-    budget.set_ylim(0, 1.08 * result.rank.max())
-    budget.set_xlim(-0.5, len(at) - 0.5 + 0.001)
+    budget.set(ylim=(0, 1.08 * result.rank.max()), xlim=(-0.5, len(at) - 0.5 + 0.001))
     describe(budget, f"Where a rank of {result.rank[0]:.0f} goes", "repetitions that were averaged", "capacity")
     figure.legend(*budget.get_legend_handles_labels(), frameon=False, fontsize=9, loc="outside lower center", ncols=5)
     if not known.all():
         forecast.set_axis_off()
         return figure
     forecast.semilogx(result.averaged, result.forecast, "-", color=_QUIET, linewidth=2, label="forecast")
-    ends = np.array([(part.low, part.high) for part in result.lost_intervals]).T
-    errors = np.abs(ends - result.lost) if np.isfinite(ends).all() else None
+    errors = _errors(result.lost, result.lost_intervals)
     forecast.errorbar(
         result.repetitions, result.lost, errors, fmt="o", color=_SECOND, markersize=4, capsize=2, label="measured"
     )
@@ -244,6 +240,11 @@ def noise_budget_figure(result: NoiseBudget) -> Figure:
     x, y = "repetitions that are averaged", "capacity lost to noise"
     describe(forecast, "What averaging brings back", x, y, legend={"fontsize": 9})
     return figure
+
+
+def _errors(values: np.ndarray, intervals: Sequence[Interval]) -> np.ndarray | None:
+    ends = np.array([(one.low, one.high) for one in intervals]).T
+    return np.abs(ends - values) if np.isfinite(ends).all() else None
 
 
 def lyapunov_spectrum_figure(result: LyapunovSpectrum) -> Figure:
@@ -254,8 +255,7 @@ def lyapunov_spectrum_figure(result: LyapunovSpectrum) -> Figure:
         axes.axhline(0, color=_QUIET, linewidth=1)
         if len(known):
             axes.plot(np.arange(1, len(known) + 1), known, "x", color="black", markersize=8, label="true system")
-    ends = np.array([(part.low, part.high) for part in result.exponent_intervals]).T
-    errors = np.abs(ends - result.exponents) if np.isfinite(ends).all() else None
+    errors = _errors(result.exponents, result.exponent_intervals)
     each.errorbar(
         at, result.exponents, errors, fmt="o", color=_MAIN, markersize=5, capsize=3, markerfacecolor="none",
         label="measured",

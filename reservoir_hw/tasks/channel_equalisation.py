@@ -40,19 +40,16 @@ Models: TypeAlias = dict[str, dict[float, _Pooled]]
 
 def _over_noise(axes: Axes, reservoirs: Models, baselines: Models) -> list[Any]:
     """A curve for each model, in the legend from the highest to the lowest where there is least noise."""
-    looks: dict[str, dict[str, Any]] = {
-        label: {"color": colour, "linestyle": "-", "marker": "o"}
-        for label, colour in zip(reservoirs, colours(len(reservoirs)), strict=True)
-    }
-    for label, grey in zip(baselines, np.linspace(0.35, 0.65, len(baselines)), strict=True):
-        looks[label] = {"color": str(grey), "linestyle": "--", "marker": "s"}
-    models = {**reservoirs, **baselines}
+    models = {**reservoirs, **{f"baseline {label}": points for label, points in baselines.items()}}
+    styles: list[dict[str, Any]] = [
+        *({"color": colour, "linestyle": "-", "marker": "o"} for colour in colours(len(reservoirs))),
+        *({"color": str(g), "linestyle": "--", "marker": "s"} for g in np.linspace(0.35, 0.65, len(baselines))),
+    ]
+    looks = dict(zip(models, styles, strict=True))
     handles = []
-    for label in sorted(models, key=lambda label: models[label][max(models[label])].high, reverse=True):
-        points = models[label]
-        noises = sorted(points)
-        name = f"baseline {label}" if label in baselines else label
-        handles.append(_curve(axes, noises, [points[snr] for snr in noises], name, **looks[label]))
+    for name in sorted(models, key=lambda name: models[name][max(models[name])].high, reverse=True):
+        points = dict(sorted(models[name].items()))
+        handles.append(_curve(axes, [*points], [*points.values()], name, **looks[name]))
     return handles
 
 
@@ -111,11 +108,12 @@ def _values(rows: Sequence[Row], varied: Sequence[str], reservoirs: Models) -> l
     """What to call the models on an axis: the value of the one thing that varies, or their labels."""
     if len(varied) != 1:
         return list(reservoirs)
-    names: dict[str, str] = {}
-    for row in rows:
-        for key, value in row.point.items():
-            if not key.startswith("task.") and key.endswith(varied[0]) and not isinstance(value, Mapping):
-                names[row.label] = "none" if value is None else str(value)
+    names = {
+        row.label: "none" if value is None else str(value)
+        for row in rows
+        for key, value in row.point.items()
+        if not key.startswith("task.") and key.endswith(varied[0]) and not isinstance(value, Mapping)
+    }
     return [names.get(label, label) for label in reservoirs]
 
 

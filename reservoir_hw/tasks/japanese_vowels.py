@@ -4,19 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 import numpy as np
 
 from reservoir_hw.core.errors import ConfigurationError
 from reservoir_hw.tasks import datasets
-from reservoir_hw.tasks import report as classification
-from reservoir_hw.tasks.report import by_model
-from reservoir_hw.tasks.task import Evaluation, OutputScale, Row, Split, Table, Task, TaskConfig, checked_outputs
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
+from reservoir_hw.tasks.report import by_model, confusion_figure, counted_classes, error_figure, error_table, padded
+from reservoir_hw.tasks.task import (
+    Evaluation,
+    Figures,
+    OutputScale,
+    Row,
+    Split,
+    Table,
+    Task,
+    TaskConfig,
+    checked_outputs,
+)
 
 # ---- Errors on the Japanese vowels that papers print.
 
@@ -94,25 +99,25 @@ class JapaneseVowels(Task):
         outputs, valid = checked_outputs(outputs, self.test), self.test.valid
         speakers = self.test.targets[:, 0].argmax(axis=1)
         # The padding is 0 in both, and what the sum is divided by does not change which is the largest.
-        found = classification.counted_classes(speakers, outputs.sum(axis=1).argmax(axis=1), SPEAKERS)
+        found = counted_classes(speakers, outputs.sum(axis=1).argmax(axis=1), SPEAKERS)
         found.metrics["error_rate/step"] = float((outputs.argmax(axis=2) != speakers[:, None])[valid].mean())
         return found
 
     def tables(self, rows: Sequence[Row]) -> list[Table]:
         """Error rates by model, with published ones below."""
-        ours = classification.table(by_model(rows), "Japanese vowels", "utterances", ["error_rate/step"])
+        ours = error_table(by_model(rows), "Japanese vowels", "utterances", ["error_rate/step"])
         published = [[f"published: {what}", "", "370", errors, rate, "", ""] for what, errors, rate in ERRORS]
         return [replace(ours, rows=[*ours.rows, *published])]
 
-    def figures(self, rows: Sequence[Row]) -> dict[str, Figure]:
+    def figures(self, rows: Sequence[Row]) -> Figures:
         """Error rates, and who was taken for whom."""
         models = by_model(rows)
         return {
-            "error_rate": classification.figure(models, "utterances", 8 / 9),
-            "confusion": classification.confusion_figure(models, range(1, 10), "utterances", "speaker"),
+            "error_rate": error_figure(models, "utterances", 8 / 9),
+            "confusion": confusion_figure(models, range(1, 10), "utterances", "speaker"),
         }
 
 
 def _split(name: str) -> Split:
     found = utterances(datasets.contents(f"japanese_vowels_{name}").decode("ascii"))
-    return classification.padded(found, np.repeat(np.arange(SPEAKERS), UTTERANCES[name]).tolist(), SPEAKERS)
+    return padded(found, np.repeat(np.arange(SPEAKERS), UTTERANCES[name]).tolist(), SPEAKERS)

@@ -15,7 +15,7 @@ from reservoir_hw.tasks.prediction.task import ForecastConfig, Prediction
 CLASSIC_LENGTH = 22.0
 
 LYAPUNOV_EXPONENT = 0.048
-"""Largest one of a domain of length 22, per unit of time: measured, see `tests/tasks/test_kuramoto_sivashinsky.py`."""
+"""Largest one of a domain of length 22, per unit of time: measured, see `tests/tasks/test_chaotic_series.py`."""
 
 _INNER_STEP = 0.25
 _TRANSIENT = 200.0

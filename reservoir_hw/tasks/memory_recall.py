@@ -45,9 +45,8 @@ def recall_figure(rows: Sequence[Row], metric: str) -> Figure:
         axes.plot(delays[order], r2.mean(axis=0), "o-", color=colour, markersize=4, linewidth=1.2, label=label)
         if len(runs) > 1:
             axes.fill_between(delays[order], r2.min(axis=0), r2.max(axis=0), color=colour, alpha=0.2, linewidth=0)
-    axes.set_ylim(-0.02, 1.03)
-    axes.set_xlabel("delay k in steps" + (" (below 0: inputs that are still to come)" if coming else ""))
-    axes.set_ylabel("r² of output and u(t - k)")
+    label = "delay k in steps" + (" (below 0: inputs that are still to come)" if coming else "")
+    axes.set(ylim=(-0.02, 1.03), xlabel=label, ylabel="r² of output and u(t - k)")
     whole_numbers(axes.xaxis)
     axes.set_title(f"How well the input of k steps ago is told (1: exactly, 0: not at all){which}", fontsize=11)
     drawn.legend(loc="outside lower center", ncols=2, frameon=False)

@@ -5,21 +5,17 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
 from pydantic import Field, NonNegativeInt, PositiveInt
 
 from reservoir_hw.core.errors import ConfigurationError
 from reservoir_hw.core.seeds import generator
-from reservoir_hw.tasks.prediction import report
+from reservoir_hw.tasks.prediction.report import series_figures
 from reservoir_hw.tasks.prediction.task import series_evaluation
 from reservoir_hw.tasks.report import about_spread, by_model, mean_and_spread
-from reservoir_hw.tasks.task import Evaluation, OutputScale, RepeatedConfig, Row, Table, Task, in_two
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
+from reservoir_hw.tasks.task import Evaluation, Figures, OutputScale, RepeatedConfig, Row, Table, Task, in_two
 
 # ---- Errors on NARMA that papers print.
 
@@ -121,15 +117,12 @@ class Narma(Task):
             # Rounded first: the targets belong to exactly the inputs that a reservoir gets.
             inputs = random.uniform(0.0, 0.5, steps).astype(np.float32)
             targets = narma_series(inputs, self.order)
-            if np.isfinite(targets).all():
+            finite = np.count_nonzero(np.isfinite(targets))
+            if finite == steps:
                 self.redrawn = attempt
                 return inputs, targets
-            log.warning(
-                "narma: data set %d of seed %d diverged after %d steps and is drawn again",
-                dataset,
-                seed,
-                np.count_nonzero(np.isfinite(targets)),
-            )
+            about = "narma: data set %d of seed %d diverged after %d steps and is drawn again"
+            log.warning(about, dataset, seed, finite)
         raise ConfigurationError(
             f"the system of order {self.order} diverged in {_ATTEMPTS} sequences of {steps} steps. Take fewer steps, "
             "or more data sets instead of long ones."
@@ -159,6 +152,6 @@ class Narma(Task):
             note += " Some sequences diverged and were drawn again."
         return [Table("NARMA", ["model", "order", "runs", "NRMSE", "NMSE"], body, note)]
 
-    def figures(self, rows: Sequence[Row]) -> dict[str, Figure]:
+    def figures(self, rows: Sequence[Row]) -> Figures:
         """Outputs beside targets, and the error of every run."""
-        return report.figures(by_model(rows))
+        return series_figures(by_model(rows))

@@ -10,9 +10,8 @@ from pydantic import Field, NonNegativeInt, PositiveInt
 
 from reservoir_hw.core.figure_style import colours, panels
 from reservoir_hw.core.seeds import generator
-from reservoir_hw.tasks import report as classification
+from reservoir_hw.tasks import report
 from reservoir_hw.tasks.prediction.task import nmse
-from reservoir_hw.tasks.report import Models, best, by_model, metric_values
 from reservoir_hw.tasks.task import Evaluation, OutputScale, RepeatedConfig, Row, Table, Task, checked_outputs, in_two
 
 if TYPE_CHECKING:
@@ -26,19 +25,18 @@ _SHOWN = 6
 _BINS = 80
 
 
-def _outputs_figure(models: Models) -> Figure:
+def _outputs_figure(models: report.Models) -> Figure:
     """Histograms of the arrays `outputs/0` and `outputs/1`, the outputs for an even and for an odd number."""
     # Where nothing is mistaken there is little to see.
-    mistaken = {name: runs for name, runs in models.items() if metric_values(runs, "error_rate").any()}
-    shown, which = best(mistaken or models, "error_rate", _SHOWN)
+    mistaken = {name: runs for name, runs in models.items() if report.metric_values(runs, "error_rate").any()}
+    shown, which = report.best(mistaken or models, "error_rate", _SHOWN)
     figure, grid = panels(7.5, 1.0 + 1.3 * len(shown), len(shown), 1, sharex=True, squeeze=False)
-    low_colour, high_colour = colours(3)[::2]
     for axes, (name, runs) in zip(grid[:, 0], shown.items(), strict=True):
         groups = [np.concatenate([run.evaluation.arrays[f"outputs/{answer}"] for run in runs]) for answer in (0, 1)]
         # The middle 99.8 %: single outliers would squeeze the rest.
         low, high = np.percentile(np.concatenate(groups), [0.1, 99.9])
         bins = np.linspace(low, high, _BINS)
-        for group, answer, colour in zip(groups, ("even", "odd"), (low_colour, high_colour), strict=True):
+        for group, answer, colour in zip(groups, ("even", "odd"), colours(3)[::2], strict=True):
             axes.hist(group, bins, color=colour, alpha=0.6, label=f"right answer: {answer}")
         axes.axvline(0.0, color="crimson", linewidth=1)
         axes.set_title(name, fontsize=10, loc="left")
@@ -107,21 +105,21 @@ class Parity(Task):
         """
         outputs = checked_outputs(outputs, self.test)
         odd = self.test.targets > 0
-        found = classification.counted((outputs > 0) != odd)
+        found = report.counted((outputs > 0) != odd)
         found.metrics["nmse"] = nmse(outputs, self.test.targets)
         found.arrays.update({"outputs/0": outputs[~odd], "outputs/1": outputs[odd]})
         return found
 
     def tables(self, rows: Sequence[Row]) -> list[Table]:
         """Error rates by model, data sets pooled."""
-        return [classification.table(by_model(rows), "Parity", "answers", ["nmse"])]
+        return [report.error_table(report.by_model(rows), "Parity", "answers", ["nmse"])]
 
     def figures(self, rows: Sequence[Row]) -> dict[str, Figure]:
         """Error rates, and how far the outputs for the two answers are apart."""
-        models = by_model(rows)
+        models = report.by_model(rows)
         varied = [name for name in ("bits", "delay") if all(f"task.{name}" in row.point for row in rows)]
         if varied:
-            rates = classification.curves(rows, varied[0], "answers", 0.5)
+            rates = report.error_curves(rows, varied[0], "answers", 0.5)
         else:
-            rates = classification.figure(models, "answers", 0.5)
+            rates = report.error_figure(models, "answers", 0.5)
         return {"error_rate": rates, "outputs": _outputs_figure(models)}

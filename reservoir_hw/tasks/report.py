@@ -158,7 +158,7 @@ def wilson_interval(errors: float, trials: float) -> tuple[float, float]:
 def counted(wrong: np.ndarray, name: str = "error_rate") -> Evaluation:
     """The share that is True under `name`, and the ends of its 95 % interval under `name/low` and `name/high`.
 
-    `arrays` are `errors` and `trials` (), which `table` and `figure` pool.
+    `arrays` are `errors` and `trials` (), which `error_table` and `error_figure` pool.
     """
     errors = int(np.count_nonzero(wrong))
     low, high = wilson_interval(errors, wrong.size)
@@ -202,7 +202,7 @@ def pooled(runs: Sequence[Row]) -> tuple[float, float]:
     return errors * tests / len(runs), trials * tests / len(runs)
 
 
-def table(found: Models, title: str, trials: str, further: Sequence[str] = ()) -> Table:
+def error_table(found: Models, title: str, trials: str, further: Sequence[str] = ()) -> Table:
     """Error rates with their intervals by model, runs pooled; `further` metrics as means over the runs.
 
     `trials` says in the plural what was counted.
@@ -231,7 +231,7 @@ def table(found: Models, title: str, trials: str, further: Sequence[str] = ()) -
     return Table(title, header, body, note)
 
 
-def figure(found: Models, trials: str, guessing: float) -> Figure:
+def error_figure(found: Models, trials: str, guessing: float) -> Figure:
     """Error rates with their intervals by model, beside the rate of guessing where that is not far away."""
     drawn, axes = one_panel(7.5, 1.8 + 0.35 * len(found))
     largest = 0.0
@@ -245,14 +245,13 @@ def figure(found: Models, trials: str, guessing: float) -> Figure:
         axes.axvline(100 * guessing, color="0.5", linewidth=1, linestyle="--")
         axes.annotate("guessing ", (100 * guessing, -0.55), color="0.4", fontsize=9, ha="right", va="top")
     axes.set_yticks(range(len(found)), found)
-    axes.set_ylim(len(found) - 0.5, -0.6)
+    label = f"{trials} with the wrong answer (%, with 95 % interval; guessing: {100 * guessing:.0f} %)"
     # A little to the left, so that a point at 0 is seen whole.
-    axes.set_xlim(left=-0.04 * largest)
-    axes.set_xlabel(f"{trials} with the wrong answer (%, with 95 % interval; guessing: {100 * guessing:.0f} %)")
+    axes.set(ylim=(len(found) - 0.5, -0.6), xlim=(-0.04 * largest, None), xlabel=label)
     return drawn
 
 
-def curves(rows: Sequence[Row], parameter: str, trials: str, guessing: float) -> Figure:
+def error_curves(rows: Sequence[Row], parameter: str, trials: str, guessing: float) -> Figure:
     """Error rates with their intervals against a parameter of the task that varies, a curve for each model."""
     key = f"task.{parameter}"
     values = sorted({row.point[key] for row in rows})
@@ -271,9 +270,8 @@ def curves(rows: Sequence[Row], parameter: str, trials: str, guessing: float) ->
             x, rates, (rates - low, high - rates), fmt="o-", color=colour, markersize=4, capsize=3, label=name
         )
     axes.axhline(guessing, color="0.5", linewidth=1, linestyle="--", label="guessing")
-    axes.set_xticks(values)
-    axes.set_ylim(-0.01, 1.08 * guessing)
-    axes.set(xlabel=parameter, ylabel=f"error rate of {trials} (95 % interval)")
+    label = f"error rate of {trials} (95 % interval)"
+    axes.set(xticks=values, ylim=(-0.01, 1.08 * guessing), xlabel=parameter, ylabel=label)
     axes.grid(axis="y", color="0.92")
     drawn.legend(loc="outside right center", frameon=False)
     return drawn

@@ -10,9 +10,8 @@ from pydantic import Field, PositiveInt
 
 from reservoir_hw.core.figure_style import colours, one_panel, panels
 from reservoir_hw.core.seeds import generator
-from reservoir_hw.tasks import report as classification
 from reservoir_hw.tasks.prediction.task import nmse
-from reservoir_hw.tasks.report import Models, best, by_model
+from reservoir_hw.tasks.report import Models, best, by_model, counted, error_figure, error_table
 from reservoir_hw.tasks.task import Evaluation, OutputScale, RepeatedConfig, Row, Table, Task, checked_outputs, in_two
 
 if TYPE_CHECKING:
@@ -52,8 +51,7 @@ def _phase_figure(models: Models) -> Figure:
     for (name, runs), colour in zip(models.items(), colours(len(models)), strict=True):
         by_phase = np.mean([run.evaluation.arrays["by_phase"] for run in runs], axis=0)
         axes.plot(range(len(by_phase)), by_phase, "o-", color=colour, markersize=4, linewidth=1, label=name)
-    axes.set_ylim(bottom=-0.005)
-    axes.set(xlabel="step of the period", ylabel="error rate")
+    axes.set(ylim=(-0.005, None), xlabel="step of the period", ylabel="error rate")
     axes.set_title("Where in a period the answers are wrong", fontsize=11)
     axes.grid(axis="y", color="0.92")
     figure.legend(loc="outside right center", frameon=False)
@@ -129,7 +127,7 @@ class SineSquare(Task):
         wrong = ((outputs > 0.5) != square).reshape(-1, self.period_steps)
         whole = outputs.reshape(wrong.shape).mean(axis=1) > 0.5
         piece = slice(PERIODS * self.period_steps)
-        found = classification.counted(wrong)
+        found = counted(wrong)
         found.metrics["error_rate/period"] = float(np.mean(whole != square.reshape(wrong.shape)[:, 0]))
         found.metrics["nmse"] = nmse(outputs, self.test.targets)
         for name, values in (("inputs", self.test.inputs), ("targets", self.test.targets), ("outputs", outputs)):
@@ -139,13 +137,13 @@ class SineSquare(Task):
 
     def tables(self, rows: Sequence[Row]) -> list[Table]:
         """Error rates by model, data sets pooled."""
-        return [classification.table(by_model(rows), "Sine or square wave", "steps", ["error_rate/period", "nmse"])]
+        return [error_table(by_model(rows), "Sine or square wave", "steps", ["error_rate/period", "nmse"])]
 
     def figures(self, rows: Sequence[Row]) -> dict[str, Figure]:
         """Answers beside waves, error rates, and errors by step of the period."""
         models = by_model(rows)
         return {
             "answers": _answers_figure(models),
-            "error_rate": classification.figure(models, "steps", 0.5),
+            "error_rate": error_figure(models, "steps", 0.5),
             "error_by_step": _phase_figure(models),
         }

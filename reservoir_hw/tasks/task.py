@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Literal, Protocol, Self, get_args
+from typing import TYPE_CHECKING, Any, Literal, Protocol, Self, TypeAlias, get_args
 
 import numpy as np
 from pydantic import Field, NonNegativeInt
@@ -32,6 +32,9 @@ if TYPE_CHECKING:
 _ROWS = 1_000_000
 """That points within the ends are taken of, at most."""
 
+
+Figures: TypeAlias = "dict[str, Figure]"
+"""By file stem."""
 
 OutputScale = Literal["scores", "probabilities", "activations"]
 """Scores are on the scale of the targets, as a regression gives them. Probabilities sum to 1. Activations lie between 0
@@ -318,7 +321,7 @@ class Task(ABC):
         """Tables beyond the plain list of metrics, for instance beside published figures."""
         return []
 
-    def figures(self, rows: Sequence[Row]) -> dict[str, Figure]:
+    def figures(self, rows: Sequence[Row]) -> Figures:
         """Figures by file stem. Imports matplotlib, so it needs the `report` extra."""
         return {}
 

@@ -147,7 +147,7 @@ class TraceConfig(TaskConfig):
 class Trace(Task):
     """Give back the inputs of a trace, u(t - k) for each k of `delays`; a negative k asks for what comes.
 
-    `target` asks for a nonlinear function of them instead (`targets.target_series`). Inputs are those of one recorded
+    `target` asks for a nonlinear function of them instead (`target_series`). Inputs are those of one recorded
     sequence from its first step on, (1, time, inputs) in the dtype of the trace; column i of the targets is that of
     channel `channel` with delays[i]. The test follows the training: with
     `training: {continuous: true}` the two are driven without a reset between them, as the recording was, and a replay

@@ -8,7 +8,7 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 from zlib import crc32
 
 import numpy as np
@@ -17,13 +17,18 @@ from pydantic import Field, NonNegativeInt, PositiveInt
 from reservoir_hw.core.errors import ConfigurationError
 from reservoir_hw.core.seeds import generator
 from reservoir_hw.tasks import datasets
-from reservoir_hw.tasks import report as classification
-from reservoir_hw.tasks.report import by_model
-from reservoir_hw.tasks.task import Evaluation, OutputScale, Row, Split, Table, Task, TaskConfig, checked_outputs
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
+from reservoir_hw.tasks.report import by_model, counted, counted_classes, error_figure, error_table, padded
+from reservoir_hw.tasks.task import (
+    Evaluation,
+    Figures,
+    OutputScale,
+    Row,
+    Split,
+    Table,
+    Task,
+    TaskConfig,
+    checked_outputs,
+)
 
 # ---- What the questions were taken for, as table and figure.
 
@@ -211,21 +216,21 @@ class Trec(Task):
         answers = checked_outputs(outputs, self.test)[ends].argmax(axis=1)
         labels = self.test.targets[ends].argmax(axis=1)
         right = answers == labels
-        metrics = classification.counted(right, "accuracy").metrics
+        metrics = counted(right, "accuracy").metrics
         metrics["accuracy/unseen"] = float(right[~self._seen].mean())
-        arrays = classification.counted_classes(labels, answers, len(CLASSES)).arrays
+        arrays = counted_classes(labels, answers, len(CLASSES)).arrays
         # The test of all seeds is the same; what is held out is not.
         return Evaluation(metrics, {**arrays, "test": np.array(self._judged)})
 
     def tables(self, rows: Sequence[Row]) -> list[Table]:
         """Error rates by model."""
-        return [classification.table(by_model(rows), "TREC questions", "questions", ["accuracy/unseen"])]
+        return [error_table(by_model(rows), "TREC questions", "questions", ["accuracy/unseen"])]
 
-    def figures(self, rows: Sequence[Row]) -> dict[str, Figure]:
+    def figures(self, rows: Sequence[Row]) -> Figures:
         """Error rates by model."""
-        return {"error_rate": classification.figure(by_model(rows), "questions", _GUESSING)}
+        return {"error_rate": error_figure(by_model(rows), "questions", _GUESSING)}
 
 
 def _split(found: Sequence[Question], vectors: dict[str, np.ndarray]) -> Split:
     sequences = [np.array([vectors[word] for word in question.words]) for question in found]
-    return classification.padded(sequences, [question.label for question in found], len(CLASSES), at_end=True)
+    return padded(sequences, [question.label for question in found], len(CLASSES), at_end=True)

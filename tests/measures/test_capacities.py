@@ -33,10 +33,9 @@ def test_memory_of_a_delay_line_is_its_length() -> None:
     assert found.interval.low <= 30 <= found.interval.high
 
 
-@pytest.mark.parametrize("nodes", [10])
-def test_memory_of_a_ring_follows_its_formula(nodes: int) -> None:
+def test_memory_of_a_ring_follows_its_formula() -> None:
     # Fed at one node: delay k stands in node k mod nodes, among its own rounds before.
-    radius = 0.95
+    nodes, radius = 10, 0.95
     u = random().uniform(-1, 1, STEPS)
     first = u.copy()
     for begin in range(nodes, STEPS, nodes):

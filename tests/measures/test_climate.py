@@ -1,4 +1,4 @@
-"""Climate: a loop that is the true system, and loops that are not."""
+"""Climate: a loop that is the true system, and loops that are not; cells of a behaviour space."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from measures.known import random
 
-from reservoir_hw.measures import climate
+from reservoir_hw.measures import climate, coverage
 from reservoir_hw.tasks.lorenz import lorenz_series
 
 
@@ -47,3 +47,22 @@ def test_forecasts_that_have_diverged() -> None:
     found = climate(loop, true)
     assert found.ended == 1
     assert "1 of 8 forecasts have diverged" in found.note
+
+
+def test_cells_are_counted() -> None:
+    one_place = np.tile([10.5, 3.2, 4.1], (6, 1))
+    spread = np.array([[5.0 + 10 * number, 5.0, 5.0] for number in range(6)])
+    found = coverage(one_place, spread, nodes=100)
+    assert (found.value, found.cells_beside, found.width) == (1, 6, 10)
+    assert (found.interval.low, found.interval.high) == (1, 1)
+    assert "6 [6, 6] cells" in found.note
+    assert coverage(one_place, spread, nodes=100, cells=5).cells_beside == 3
+
+
+def test_the_interval_holds_the_mean_over_settings() -> None:
+    def reached(seed: int) -> np.ndarray:
+        return random(seed).uniform(0, 30, (40, 3))
+
+    found = [coverage(reached(seed), reached(seed), nodes=100) for seed in range(40)]
+    mean = np.mean([one.value for one in found])
+    assert np.mean([one.interval.low <= mean <= one.interval.high for one in found]) > 0.85

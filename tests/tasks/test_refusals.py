@@ -85,12 +85,14 @@ def test_settings_out_of_range(kind: str, settings: dict[str, Any]) -> None:
         ("text", {"corpus": "nowhere.txt"}, r"there is no file nowhere\.txt here"),
         ("text", {"corpus": "a.txt", "unit": "sentence"}, "unit: sentence needs level: bpe"),
         ("text", {"corpus": "a.txt", "shortest": 4}, "shortest belongs to unit: sentence"),
+        ("text", {"corpus": "a.txt", "level": "bpe", "unit": "sentence", "shortest": 5, "longest": 4},
+         "longest 4 is less than shortest 5"),
         ("text", {"corpus": "a.txt", "vocabulary": 300}, "vocabulary belongs to level bpe, not to char"),
         ("trec", {"validation": 0, "judge": "validation"}, "judge: validation needs"),
         ("trec", {"vectors": "some.txt", "width": 4}, "width belongs to random vectors"),
         ("validation", {"task": {"kind": "narma", "train_steps": 0}}, "train_steps"),
     ],
-)
+)  # fmt: skip
 def test_what_gives_no_data(kind: str, settings: dict[str, Any], said: str) -> None:
     with pytest.raises(ConfigurationError, match=said):
         registry.find("tasks", kind).load().of(None, settings).build()  # pyright: ignore[reportAttributeAccessIssue]

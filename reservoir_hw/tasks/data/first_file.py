@@ -115,7 +115,7 @@ def _of_table(source: Source, targets: Sequence[str], *, learned: bool) -> tuple
     inputs = [shown[number] for number in good if number not in wanted]
     lines.append(f"inputs: {{{key}columns: {_quoted(inputs)}}}")
     if wanted:
-        skip = ", missing: skip" if any("empty" in str(_unusable(array, number)) for number in wanted) else ""
+        skip = ", missing: skip" if any("empty" in bad.get(number, "") for number in wanted) else ""
         lines.append(f"targets: {{{key}columns: {_quoted([shown[k] for k in wanted])}{skip}}}{guess}")
     elif learned:
         lines.append("targets: {ahead_steps: 1}  # there is one column: what comes next in it")

@@ -168,8 +168,7 @@ def _of_file(
     targets = config.targets if isinstance(config.targets, TargetsConfig) else None
     with opened(path, config.read) as source:
         files[str(path)] = source.sha256
-        apart = _own_columns(config, source, targets if other is None else None)
-        inputs = choose(source, _without(config.inputs, apart, source), "task.inputs")
+        inputs = _inputs(config, source, targets if other is None else None)
         values = _finite(inputs, "task.inputs")
         wanted: np.ndarray | None = None
         names: Sequence[str] = ()
@@ -199,25 +198,21 @@ def _of_file(
     return inputs.names, names, series, period
 
 
-def _own_columns(config: DataSettings, source: Source, targets: TargetsConfig | None) -> list[str | int]:
-    """Columns of a table that are something else than inputs, unless these are named."""
+def _inputs(config: DataSettings, source: Source, targets: TargetsConfig | None) -> Columns:
+    """The columns of inputs: of a table in which none are named, those that are nothing else."""
+    inputs, labels, known, where = config.inputs, config.labels, source.header, str(source.path)
+    assert isinstance(inputs, ColumnsConfig)
     apart: list[str | int] = []
-    known, where = source.header, str(source.path)
     if known and targets is not None:
         named = (targets.columns or []) if targets.array is None else [targets.array]
         apart += all_of(named, known, len(known), f"task.targets: {where}")
     if known and config.time is not None:
         apart.append(one_of(config.time.column, known, len(known), f"task.time: {where}"))
-    if isinstance(config.labels, LabelsConfig) and config.labels.file is None and config.labels.label in source.header:
-        apart.append(config.labels.label)
-    return apart
-
-
-def _without(inputs: ColumnsConfig | str, apart: Sequence[str | int], source: Source) -> ColumnsConfig:
-    assert isinstance(inputs, ColumnsConfig)
-    if inputs.columns is not None or not source.header:
-        return inputs
-    return inputs.model_copy(update={"without": [*inputs.without, *apart]})
+    if isinstance(labels, LabelsConfig) and labels.file is None and labels.label in known:
+        apart.append(labels.label)
+    if known and inputs.columns is None:
+        inputs = inputs.model_copy(update={"without": [*inputs.without, *apart]})
+    return choose(source, inputs, "task.inputs")
 
 
 def _targets(source: Source, targets: TargetsConfig, inputs: Columns | None) -> tuple[Sequence[str], np.ndarray]:

@@ -31,9 +31,11 @@ class Parts:
 def parts_of(found: Found, config: DataSettings) -> Parts:
     """What the configuration asks for. Raises `ConfigurationError`."""
     series, test = found.series, config.test
+    if not isinstance(test, TestConfig):
+        test = TestConfig(share=test if isinstance(test, float) else SHARE)
     if config.folds is not None:
         return _fold(series, config.folds, config.fold or 0, config.washout)
-    if isinstance(test, TestConfig) and test.files is not None:
+    if test.files is not None:
         apart = with_targets(of_files(config, test.files, "task.test.files"), config)
         if list(apart.inputs) != list(found.inputs) or list(apart.outputs) != list(found.outputs):
             raise ConfigurationError(
@@ -45,10 +47,9 @@ def parts_of(found: Found, config: DataSettings) -> Parts:
             raise ConfigurationError(f"task.test.files: {both[0]} is in the training, too")
         found.files |= apart.files
         return Parts(series, apart.series)
-    if isinstance(test, TestConfig) and test.rows is not None:
+    if test.rows is not None:
         return _rows(series, *test.rows)
-    share = test if isinstance(test, float) else (test.share if isinstance(test, TestConfig) else None) or SHARE
-    return shared(series, share, test.seed if isinstance(test, TestConfig) else 0)
+    return shared(series, test.share or SHARE, test.seed)
 
 
 def shared(series: Sequence[Series], share: float, seed: int = 0) -> Parts:
@@ -144,7 +145,7 @@ _WHOLE = 2**24
 
 def format_of(config: DataSettings, found: Found, train: Sequence[Series], classes: Sequence[str]) -> SeriesFormat:
     """Zero and gain of each channel. Raises `ConfigurationError` for numbers that float32 cannot tell apart."""
-    scale, ends = config.scale, _Statistics(len(found.inputs), [one.inputs for one in train])
+    scale, ends = config.scale, _Statistics([one.inputs for one in train])
     inputs = _channels(found.inputs, ends, scale.inputs, scale.margin, "inputs")
     if classes:
         first = config.washout if config.judge_from is None else config.judge_from
@@ -153,14 +154,14 @@ def format_of(config: DataSettings, found: Found, train: Sequence[Series], class
         # Its answers are its next inputs.
         return SeriesFormat(inputs=inputs, outputs=inputs)
     known = [one.targets[~np.isnan(one.targets).any(axis=1)] for one in train if one.targets is not None]
-    ends = _Statistics(len(found.outputs), known)
+    ends = _Statistics(known)
     return SeriesFormat(inputs=inputs, outputs=_channels(found.outputs, ends, scale.targets, scale.margin, "targets"))
 
 
 class _Statistics:
     """Of the columns of some series, in float64."""
 
-    def __init__(self, columns: int, parts: Sequence[np.ndarray]) -> None:
+    def __init__(self, parts: Sequence[np.ndarray]) -> None:
         parts = [part for part in parts if len(part)]
         if not parts:
             raise ConfigurationError("task: no row of the training has a target")
@@ -168,9 +169,9 @@ class _Statistics:
         self.low = np.min([part.min(axis=0) for part in parts], axis=0)
         self.high = np.max([part.max(axis=0) for part in parts], axis=0)
         self.mean = np.sum([part.sum(axis=0) for part in parts], axis=0) / count
-        squares = np.zeros(columns)
+        squares = np.zeros(len(self.mean))
         for part in parts:
-            for column in range(columns):
+            for column in range(len(squares)):
                 # A column at a time: a copy of all would take as much again.
                 squares[column] += np.square(part[:, column] - self.mean[column]).sum()
         self.deviation = np.sqrt(squares / count)
@@ -181,16 +182,15 @@ def _channels(
 ) -> tuple[ChannelFormat, ...]:
     found = []
     for column, name in enumerate(names):
-        low, high, deviation = float(of.low[column]), float(of.high[column]), float(of.deviation[column])
+        low, high = float(of.low[column]), float(of.high[column])
         if how == "none":
             _check_resolution(name, low, high, what)
-            found.append(ChannelFormat(name=name))
+            zero, reach = 0.0, 1.0
         elif how == "standard":
-            gain = 1.0 if high == low or deviation == 0 else 1 / deviation
-            found.append(ChannelFormat(name=name, zero=float(of.mean[column]), gain=gain))
+            zero, reach = float(of.mean[column]), float(of.deviation[column]) if low < high else 0.0
         else:
-            reach = (high - low) * (0.5 + margin)
-            found.append(ChannelFormat(name=name, zero=(low + high) / 2, gain=1.0 if reach == 0 else 1 / reach))
+            zero, reach = (low + high) / 2, (high - low) * (0.5 + margin)
+        found.append(ChannelFormat(name=name, zero=zero, gain=1 / reach if reach else 1.0))
     return tuple(found)
 
 

@@ -7,7 +7,7 @@ import math
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -15,19 +15,13 @@ from reservoir_hw.core.errors import ConfigurationError
 from reservoir_hw.core.functions import import_function, without_digest
 from reservoir_hw.core.given import given_in
 from reservoir_hw.core.series_format import SeriesFormat
-from reservoir_hw.tasks import report as classification
+from reservoir_hw.tasks import report
 from reservoir_hw.tasks.data.configuration import DataSettings
 from reservoir_hw.tasks.data.reading import Found, Series, found_series
 from reservoir_hw.tasks.data.splitting import Parts, format_of, parts_of, shared
-from reservoir_hw.tasks.prediction import forecast_report
-from reservoir_hw.tasks.prediction import report as series_report
-from reservoir_hw.tasks.prediction.report import PIECE
+from reservoir_hw.tasks.prediction.report import PIECE, forecast_figures, forecast_table, series_figures
 from reservoir_hw.tasks.prediction.task import judged_forecast
-from reservoir_hw.tasks.report import by_model, table_of_means
-from reservoir_hw.tasks.task import Evaluation, OutputScale, Row, Split, Table, Task, checked_outputs
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+from reservoir_hw.tasks.task import Evaluation, Figures, OutputScale, Row, Split, Table, Task, checked_outputs
 
 # In standard deviations of the training: a test so far off is something else than what was learned.
 _FAR = 3.0
@@ -68,9 +62,10 @@ class Data(Task):
 
     def _make(self, config: DataSettings, found: Found, parts: Parts) -> None:
         self._config, self._outputs = config, tuple(found.outputs)
-        self.sequences = {"train": [one.where for one in parts.train], "test": [one.where for one in parts.test]}
+        splits = {"train": parts.train, "test": parts.test}
+        self.sequences = {name: [one.where for one in part] for name, part in splits.items()}
         """Where the sequences of the two splits come from."""
-        self._firsts = {"train": [one.first for one in parts.train], "test": [one.first for one in parts.test]}
+        self._firsts = {name: [one.first for one in part] for name, part in splits.items()}
         self.classes = tuple(sorted({one.label for one in parts.train if one.label is not None}))
         if unknown := {one.label for one in parts.test} - {*self.classes, None}:
             raise ConfigurationError(f"task.labels: the class {min(map(str, unknown))!r} is in the test only")
@@ -96,8 +91,8 @@ class Data(Task):
             "files": {"/".join(Path(file).parts[-2:]): digest for file, digest in found.files.items()},
             "inputs_sha256": _digest_of(parts, "inputs"),
             "targets_sha256": _digest_of(parts, "targets"),
-            "rows": {name: sum(one.steps for one in part) for name, part in vars(parts).items() if name != "follows"},
-            "series": {"train": len(parts.train), "test": len(parts.test)},
+            "rows": {name: sum(one.steps for one in part) for name, part in splits.items()},
+            "series": {name: len(part) for name, part in splits.items()},
             "inputs": list(found.inputs),
             "outputs": list(self.classes or found.outputs),
         }
@@ -105,9 +100,8 @@ class Data(Task):
         driven = (self.facts["inputs_sha256"], self.facts["rows"], self.goes_on, self.series.inputs, config.closed_loop)
         self.inputs_digest = hashlib.sha256(repr(driven).encode()).hexdigest()
         if self.classes:
-            counted = {"train": parts.train, "test": parts.test}
             self.facts["classes"] = {
-                name: dict(Counter(str(one.label) for one in part)) for name, part in counted.items()
+                name: dict(Counter(str(one.label) for one in part)) for name, part in splits.items()
             }
         self.remarks = self._remarks(found, parts)
 
@@ -199,7 +193,10 @@ class Data(Task):
             return Evaluation({})
         outputs, valid = checked_outputs(outputs, test), test.valid
         if self.classes:
-            return self._judge_classes(outputs, valid)
+            rows, ends = np.arange(len(outputs)), test.ends
+            scores = outputs[rows, ends] if test.at_end else np.where(valid[:, :, None], outputs, 0).sum(axis=1)
+            right = test.targets[rows, ends].argmax(axis=1)
+            return of_classes(right, scores.argmax(axis=1), self.classes, config.metrics)
         # Row by row of the split: of series that differ in length most of it is padding.
         targets, answers = (
             np.concatenate([self.series.user_outputs(one[here]) for one, here in zip(values, valid, strict=True)])
@@ -212,36 +209,30 @@ class Data(Task):
         piece = {"piece/targets": targets[:PIECE, 0], "piece/outputs": answers[:PIECE, 0]}
         return Evaluation(of_numbers(targets, answers, self._outputs, config.metrics), piece)
 
-    def _judge_classes(self, outputs: np.ndarray, valid: np.ndarray) -> Evaluation:
-        test, rows = self.test, np.arange(len(outputs))
-        right = test.targets[rows, test.ends].argmax(axis=1)
-        scores = outputs[rows, test.ends] if test.at_end else np.where(valid[:, :, None], outputs, 0).sum(axis=1)
-        return of_classes(right, scores.argmax(axis=1), self.classes, self._config.metrics)
-
     def tables(self, rows: Sequence[Row]) -> list[Table]:
         """Errors by model; of several outputs a second table has each."""
-        models, first = by_model(rows), rows[0].evaluation.metrics
+        models, first = report.by_model(rows), rows[0].evaluation.metrics
         if self.closed_loop:
-            return [forecast_report.table(models, "Own data")]
+            return [forecast_table(models, "Own data")]
         own = [name for one in self._config.metrics if (name := name_of(one)) in first]
         if self.classes:
             shown = ["accuracy", "balanced_accuracy", "f1", *own]
-            return [classification.table(models, "Own data", "series", shown)]
+            return [report.error_table(models, "Own data", "series", shown)]
         tables = {"Own data": {name: name for name in ("nrmse", "mae", "r2", *own)}}
         if each := {name: name.partition("/")[2] for name in first if name.startswith("nrmse/")}:
             tables["NRMSE of each output"] = each
-        return [table_of_means(title, models, shown, ".3g", ".2g") for title, shown in tables.items()]
+        return [report.table_of_means(title, models, shown, ".3g", ".2g") for title, shown in tables.items()]
 
-    def figures(self, rows: Sequence[Row]) -> dict[str, Figure]:
+    def figures(self, rows: Sequence[Row]) -> Figures:
         """Outputs beside targets with their error, or error rates and which class was taken for which."""
-        models = by_model(rows)
+        models = report.by_model(rows)
         if self.closed_loop:
-            return forecast_report.figures(models, [one.name for one in self.series.inputs], ((0, 0), (0, 1)))
+            return forecast_figures(models, [one.name for one in self.series.inputs], ((0, 0), (0, 1)))
         if not self.classes:
-            return series_report.figures(models)
+            return series_figures(models)
         return {
-            "error_rate": classification.figure(models, "series", 1 - 1 / len(self.classes)),
-            "confusion": classification.confusion_figure(models, self.classes, "series"),
+            "error_rate": report.error_figure(models, "series", 1 - 1 / len(self.classes)),
+            "confusion": report.confusion_figure(models, self.classes, "series"),
         }
 
 
@@ -328,9 +319,9 @@ def of_classes(right: np.ndarray, answers: np.ndarray, classes: Sequence[str], f
     """`accuracy`, `balanced_accuracy` (mean over the classes), `f1` (mean over the classes), and `error_rate`.
 
     `right` and `answers` are (series,), numbers of the classes. A class that is neither asked for nor answered does not
-    count. The error rate has its 95 % interval, and `arrays` are those of `classification.counted_classes`.
+    count. The error rate has its 95 % interval, and `arrays` are those of `counted_classes`.
     """
-    counted = classification.counted_classes(right, answers, len(classes))
+    counted = report.counted_classes(right, answers, len(classes))
     counts = counted.arrays["confusion"]
     hits, asked, given = counts.diagonal(), counts.sum(axis=1), counts.sum(axis=0)
     there, seen = asked > 0, asked + given > 0

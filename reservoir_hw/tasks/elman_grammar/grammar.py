@@ -250,8 +250,7 @@ TEST_SHARE = 10
 """One of this many sentences goes to the test."""
 
 
-@dataclass(frozen=True)
-class Sentences:
+class Sentences(NamedTuple):
     """Sentences one after the other.
 
     `symbols` (words,): token numbers. `distances` (words,): for each verb the words between it and its
@@ -264,11 +263,7 @@ class Sentences:
 
     def then(self, other: Sentences) -> Sentences:
         """These followed by others."""
-        return Sentences(
-            np.concatenate([self.symbols, other.symbols]),
-            np.concatenate([self.distances, other.distances]),
-            np.concatenate([self.following, other.following]),
-        )
+        return Sentences(*(np.concatenate(parts) for parts in zip(self, other, strict=True)))
 
 
 def draw(
@@ -320,15 +315,12 @@ def _type_numbers(spoken: Language, schema: np.ndarray, words: np.ndarray) -> np
 
 
 def _on_test_side(number: np.ndarray, key: np.uint64) -> np.ndarray:
+    """By a hash of 64 bits, the output function of SplitMix64 (Steele, Lea and Flood 2014)."""
     block, place = np.divmod(number.astype(np.uint64), np.uint64(TEST_SHARE))
-    return _splitmix64(block + key) % np.uint64(TEST_SHARE) == place
-
-
-def _splitmix64(x: np.ndarray) -> np.ndarray:
-    """The output function of SplitMix64 (Steele, Lea and Flood 2014), a hash of 64 bits."""
+    x = block + key
     x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return x ^ (x >> np.uint64(31))
+    return (x ^ (x >> np.uint64(31))) % np.uint64(TEST_SHARE) == place
 
 
 def _parse(spoken: Language, sentence: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:

@@ -69,7 +69,10 @@ def tables(rows: Sequence[Row], *, generated: bool = True) -> list[Table]:
     labels = _judged(rows)
     if not labels:
         return []
-    return [_distance_table(labels, generated), _class_table(labels, generated), _overall_table(labels, generated)]
+    shown = {metric: title for metric, title in _OVERALL.items() if generated or metric != "cosine"}
+    note = " The paper shows these in its Fig. 3 without numbers." if generated else ""
+    overall = table_of_means("Overall", labels, shown, note=note)
+    return [_distance_table(labels, generated), _class_table(labels, generated), overall]
 
 
 def corpus_tables(rows: Sequence[Row], remark: str) -> list[Table]:
@@ -146,19 +149,12 @@ def _class_table(labels: dict[str, list[Row]], generated: bool) -> Table:
     )
 
 
-def _overall_table(labels: dict[str, list[Row]], generated: bool) -> Table:
-    shown = {metric: title for metric, title in _OVERALL.items() if generated or metric != "cosine"}
-    note = " The paper shows these in its Fig. 3 without numbers." if generated else ""
-    return table_of_means("Overall", labels, shown, note=note)
-
-
 def _distance_figure(labels: dict[str, list[Row]], generated: bool) -> Figure:
     figure, axes = one_panel(8.5, 4.6)
     at = np.arange(len(DISTANCES))
     width = 0.84 / len(labels)
     marked = False
-    for number, (label, colour) in enumerate(zip(labels, colours(len(labels)), strict=True)):
-        rows = labels[label]
+    for number, ((label, rows), colour) in enumerate(zip(labels.items(), colours(len(labels)), strict=True)):
         error = np.array([_mean(rows, f"agreement_error/{distance}") for distance in DISTANCES])
         verbs = np.maximum(_verbs(rows), 1)
         x = at + (number - (len(labels) - 1) / 2) * width
@@ -182,8 +178,7 @@ def _distance_figure(labels: dict[str, list[Row]], generated: bool) -> Figure:
     axes.axhline(0.5, color="0.5", linewidth=1, linestyle="--", zorder=0)
     axes.text(-0.5, 0.51, "guessing", color="0.4", fontsize=9, va="bottom")
     axes.set_xticks(at, [str(distance) for distance in DISTANCES])
-    axes.set_xlim(-0.55, len(DISTANCES) - 0.45)
-    axes.set_ylim(bottom=0)
+    axes.set(xlim=(-0.55, len(DISTANCES) - 0.45), ylim=(0, None))
     axes.set(xlabel="words from the noun to its verb (5 and 8 cannot occur)", ylabel="verb agreement error")
     axes.set_title("How often the wrong number is preferred for a verb\n(bars ± one binomial standard error)")
     figure.legend(loc="outside right center", frameon=False)
@@ -194,17 +189,14 @@ def _roc_figure(labels: dict[str, list[Row]]) -> Figure:
     figure, axes = one_panel(6.4, 4.6)
     # Denser where the curves are steep.
     grid = np.linspace(0, 1, 401) ** 2
-    for label, colour in zip(labels, colours(len(labels)), strict=True):
-        rows = labels[label]
+    for (label, rows), colour in zip(labels.items(), colours(len(labels)), strict=True):
         curves = [
             np.interp(grid, row.evaluation.arrays["roc/false_alarm"], row.evaluation.arrays["roc/hit"]) for row in rows
         ]
         name = f"{label}, area {_mean(rows, 'auc'):.3f}"
         axes.plot(np.append(0, grid), np.append(0, np.mean(curves, axis=0)), color=colour, linewidth=1.8, label=name)
     axes.plot([0, 1], [0, 1], color="0.5", linewidth=1, linestyle="--", label="guessing, area 0.500")
-    axes.set_aspect("equal")
-    axes.set_xlim(-0.01, 1)
-    axes.set_ylim(0, 1.01)
+    axes.set(aspect="equal", xlim=(-0.01, 1), ylim=(0, 1.01))
     axes.set(xlabel="impossible word classes taken for possible", ylabel="possible word classes recognised")
     axes.set_title("Possible against impossible word classes (ROC)")
     axes.legend(loc="lower right", frameon=False)
@@ -216,8 +208,8 @@ def _probe_figure(labels: dict[str, list[Row]]) -> Figure:
     size = (2.2 + 2.6 * len(shown), 9.0)
     figure, grid = panels(*size, len(_PROBE), len(shown), sharex=True, sharey=True, squeeze=False)
     at = np.arange(len(VOCABULARY))
-    for column, (label, colour) in enumerate(zip(shown, colours(len(shown)), strict=True)):
-        arrays = labels[label][0].evaluation.arrays
+    for column, ((label, rows), colour) in enumerate(zip(shown.items(), colours(len(shown)), strict=True)):
+        arrays = rows[0].evaluation.arrays
         grid[0, column].set_title(label)
         for row, word in enumerate(_PROBE):
             axes = grid[row, column]

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
 from pydantic import Field, NonNegativeInt
@@ -34,6 +34,7 @@ from reservoir_hw.tasks.elman_grammar.grammar import (
 )
 from reservoir_hw.tasks.task import (
     Evaluation,
+    Figures,
     OutputScale,
     Row,
     Split,
@@ -44,9 +45,6 @@ from reservoir_hw.tasks.task import (
     checked_outputs,
     cross_entropy_of,
 )
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 PROBE = ("boy", "who", "walks", "sees", "cats", ".")
 """The sentence of Fig. 2. It follows the test sentences, is in no training set, and enters no metric."""
@@ -121,7 +119,7 @@ class ElmanGrammar(Task):
 
     `dataset` (0 to 4) and `seed` choose one of the paper's five sets of `sentences` sentences, of which
     `complex_share` have a relative clause. A tenth are test sentences, and no test sentence occurs in
-    training; `corpus.draw` says how. The same arguments give the same data on every machine.
+    training; `grammar.draw` says how. The same arguments give the same data on every machine.
 
     `evaluate` returns these metrics of section 4.1:
 
@@ -145,7 +143,7 @@ class ElmanGrammar(Task):
     with z-scores (0.03 and 0.07); larger ones do not tell the two apart. Where both means are equal, as
     with equal counts of an n-gram model, half an error is counted.
 
-    With `corpus`, a file with one sentence per line, the words come from there (`corpus.divide` says how it is
+    With `corpus`, a file with one sentence per line, the words come from there (`grammar.divide` says how it is
     divided), or from the files `train` and `test`; `sentences` and `complex_share` do not apply. The vocabulary is
     every word of the files in alphabetical order. The metrics are `cross_entropy_bits` per word, `perplexity` and
     `accuracy`. If all words are the grammar's, those above follow, without `cosine`: the true probabilities are not
@@ -274,14 +272,8 @@ class ElmanGrammar(Task):
                 return evaluation
             by_grammar = self._judged_by_grammar(values, self._recognised, scale)
             return Evaluation(evaluation.metrics | by_grammar.metrics, by_grammar.arrays)
-        judged = slice(self._judged)
-        evaluation = grammar_evaluation(
-            values[judged],
-            self.probabilities[judged],
-            self._following[judged],
-            self._distances[judged],
-            scale,
-        )
+        parts = (values, self.probabilities, self._following, self._distances)
+        evaluation = grammar_evaluation(*(part[: self._judged] for part in parts), scale=scale)
         # The step at index `_judged` reads the last test sentence's stop; the probe begins after it.
         probe = slice(self._judged + 1, None)
         evaluation.arrays["probe/outputs"] = as_activation(values[probe], scale)
@@ -291,14 +283,9 @@ class ElmanGrammar(Task):
     def _judged_by_grammar(self, values: np.ndarray, test: Sentences, scale: OutputScale) -> Evaluation:
         outputs = np.full((len(values), len(VOCABULARY)), -SHIFT if scale == "scores" else 0.0)
         outputs[:, [VOCABULARY.index(word) for word in self.words]] = values
-        judged = test.following[:-1] >= 0
-        evaluation = grammar_evaluation(
-            outputs[judged],
-            language().next_word[test.following[:-1][judged]],
-            test.symbols[1:][judged],
-            test.distances[1:][judged],
-            scale,
-        )
+        following = test.following[:-1]
+        parts = (outputs, language().next_word[following], test.symbols[1:], test.distances[1:])
+        evaluation = grammar_evaluation(*(part[following >= 0] for part in parts), scale=scale)
         # How often each rule is used in these sentences is not known.
         del evaluation.metrics["cosine"]
         return evaluation
@@ -309,7 +296,7 @@ class ElmanGrammar(Task):
             return report.tables(rows)
         return report.corpus_tables(rows, self.remark)
 
-    def figures(self, rows: Sequence[Row]) -> dict[str, Figure]:
+    def figures(self, rows: Sequence[Row]) -> Figures:
         """Agreement and ROC curves, and of generated sentences Fig. 2 of the paper."""
         return report.figures(rows, generated=self.corpus is None)
 
@@ -333,8 +320,10 @@ def grammar_evaluation(
     level = as_activation(outputs, scale)
     normalised = outputs if scale == "probabilities" else z_scores(outputs)
     possible = probabilities > 0
+    norms = np.linalg.norm(level, axis=1) * np.linalg.norm(probabilities, axis=1)
+    cosine = np.einsum("tw,tw->t", level, probabilities) / np.where(norms > 0, norms, 1)
     metrics = {
-        "cosine": float(_cosine(level, probabilities).mean()),
+        "cosine": float(cosine.mean()),
         "max_prediction": float(possible[np.arange(len(outputs)), normalised.argmax(axis=1)].mean()),
     }
     class_scores = np.add.reduceat(normalised, _ROC_START, axis=1) / _ROC_SIZE
@@ -397,11 +386,6 @@ def roc(scores: np.ndarray, positive: np.ndarray) -> tuple[np.ndarray, np.ndarra
     alarms = np.cumsum(np.bincount(place, ~positive, len(values))) / max((~positive).sum(), 1)
     chosen = np.unique(np.linspace(0, len(values) - 1, min(len(values), ROC_POINTS - 1)).round().astype(int))
     return np.append(0.0, alarms[chosen]), np.append(0.0, hits[chosen])
-
-
-def _cosine(x: np.ndarray, y: np.ndarray) -> np.ndarray:
-    norms = np.linalg.norm(x, axis=1) * np.linalg.norm(y, axis=1)
-    return np.einsum("tw,tw->t", x, y) / np.where(norms > 0, norms, 1)
 
 
 def _agreement(outputs: np.ndarray, following: np.ndarray, distances: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated, Self
+from typing import Annotated, Self
 
 import numpy as np
 from pydantic import Field, PositiveFloat, PositiveInt, model_validator
 
 from reservoir_hw.core.configuration import Config
 from reservoir_hw.core.errors import ConfigurationError
-from reservoir_hw.tasks.prediction import forecast_report, report
-from reservoir_hw.tasks.report import by_model
+from reservoir_hw.tasks.prediction.report import PIECE, Portrait, forecast_figures, forecast_table, series_figures
+from reservoir_hw.tasks.report import by_model, table_of_means
 from reservoir_hw.tasks.task import (
     Evaluation,
+    Figures,
     OutputScale,
     RepeatedConfig,
     Row,
@@ -25,9 +26,6 @@ from reservoir_hw.tasks.task import (
     checked_outputs,
     in_two,
 )
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 
 def nmse(outputs: np.ndarray, targets: np.ndarray) -> float:
@@ -50,7 +48,7 @@ def series_evaluation(outputs: np.ndarray, test: Split) -> Evaluation:
     """
     outputs = checked_outputs(outputs, test)
     error = nmse(outputs, test.targets)
-    piece = slice(report.PIECE)
+    piece = slice(PIECE)
     return Evaluation(
         {"nrmse": math.sqrt(error), "nmse": error},
         {"piece/targets": test.targets[0, piece, 0], "piece/outputs": outputs[0, piece, 0]},
@@ -138,7 +136,7 @@ class Prediction(Task):
     title = "Prediction"
     larger, smaller = ("valid_lyapunov_times", "whole"), ("diverged", "nrmse", "nmse")
     channel_names: Sequence[str] = ("u",)
-    portrait: tuple[tuple[int, int], tuple[int, int]] = ((0, 0), (0, 1))
+    portrait: Portrait = ((0, 0), (0, 1))
     """Which (channel, delay in steps) are drawn against each other as the attractor."""
 
     def split(self, series: np.ndarray, config: PredictionConfig, loop: ClosedLoop | None = None) -> None:
@@ -168,14 +166,15 @@ class Prediction(Task):
     def tables(self, rows: Sequence[Row]) -> list[Table]:
         """Errors by model, or valid prediction times over all starts."""
         if self._loop is None:
-            return [report.table(by_model(rows), self.title)]
-        return [forecast_report.table(by_model(rows), self.title)]
+            shown = {"nrmse": "NRMSE", "nmse": "NMSE"}
+            return [table_of_means(self.title, by_model(rows), shown, ".3g", ".2g")]
+        return [forecast_table(by_model(rows), self.title)]
 
-    def figures(self, rows: Sequence[Row]) -> dict[str, Figure]:
+    def figures(self, rows: Sequence[Row]) -> Figures:
         """Outputs beside the true series and their errors; in a closed loop also the attractor."""
         if self._loop is None:
-            return report.figures(by_model(rows))
-        return forecast_report.figures(by_model(rows), self.channel_names, self.portrait)
+            return series_figures(by_model(rows))
+        return forecast_figures(by_model(rows), self.channel_names, self.portrait)
 
 
 def judged_forecast(task: Task, outputs: np.ndarray, loop: ClosedLoop) -> Evaluation:
@@ -188,14 +187,13 @@ def judged_forecast(task: Task, outputs: np.ndarray, loop: ClosedLoop) -> Evalua
     wrong = error > loop.threshold
     valid = np.where(wrong.any(axis=1), wrong.argmax(axis=1), loop.forecast_steps)
     metrics = _quartiles("valid_steps", valid)
-    if lyapunov is not None:
-        metrics |= _quartiles("valid_lyapunov_times", valid * lyapunov)
-    metrics["whole"] = float(np.count_nonzero(~wrong.any(axis=1)))
-    metrics["diverged"] = float(np.count_nonzero(np.isinf(error).any(axis=1)))
     arrays = {"targets": targets, "outputs": outputs, "error": error, "valid_steps": valid}
     arrays["threshold"] = np.array(loop.threshold)
     if lyapunov is not None:
+        metrics |= _quartiles("valid_lyapunov_times", valid * lyapunov)
         arrays["lyapunov_per_step"] = np.array(lyapunov)
+    metrics["whole"] = float(np.count_nonzero(~wrong.any(axis=1)))
+    metrics["diverged"] = float(np.count_nonzero(np.isinf(error).any(axis=1)))
     return Evaluation(metrics, arrays)
 
 

@@ -35,14 +35,11 @@ def read_text(paths: Sequence[str], offset: int = 0, limit: int | None = None, m
     leaves nothing of them.
     """
     end = None if limit is None else offset + limit
-    pieces: list[str] = []
-    length = 0
+    text = ""
     for piece in (piece for path in paths for piece in _texts_of(found_file(path, "corpus"), members)):
-        pieces.append(piece)
-        length += len(piece)
-        if end is not None and length >= end:
+        text += piece
+        if end is not None and len(text) >= end:
             break
-    text = "".join(pieces)
     if offset >= len(text):
         raise ConfigurationError(
             f"offset: {offset:,} characters are to be skipped, but there are only {len(text):,} in {', '.join(paths)}"

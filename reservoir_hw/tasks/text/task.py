@@ -17,6 +17,7 @@ from reservoir_hw.core.tokenizer import BpeTokenizer, CharTokenizer, Corpus, Doc
 from reservoir_hw.tasks.report import about_spread, by_label, mean_and_spread, metric_values
 from reservoir_hw.tasks.task import (
     Evaluation,
+    Figures,
     OutputScale,
     Row,
     Split,
@@ -58,49 +59,6 @@ _VALIDATION: dict[str, Any] = {
 }  # fmt: skip
 
 
-def tables_of(rows: Sequence[Row], level: str, unit: str | None) -> list[Table]:
-    """Metrics on the test part, rows of one label averaged, and the first sample of each."""
-    labels = by_label(rows)
-    known = {name for row in rows for name in row.evaluation.metrics}
-    overlaps = sorted((name for name in known if name.startswith("overlap/")), key=lambda name: int(name[8:]))
-    columns = {**_COLUMNS, **{name: f"{name[8:]}-gram overlap" for name in overlaps}}
-    shown = {name: title for name, title in columns.items() if name in known}
-    repeated = any(len(same) > 1 for same in labels.values())
-    body = [
-        [label, *([str(len(same))] if repeated else []), *(_cell(same, name) for name in shown)]
-        for label, same in labels.items()
-    ]
-    what = {"char": "characters", "word": "words", "bpe": "byte pairs"}[level]
-    found = [
-        Table(
-            f"The next of the test's {what}",
-            ["model", *(["runs"] if repeated else []), *shown.values()],
-            body,
-            _note(rows, unit) + (" " + about_spread(rows) if repeated else ""),
-        )
-    ]
-    samples = [
-        [_wrapped(_beginning(str(same[0].evaluation.arrays["sample"]))), label]
-        for label, same in labels.items()
-        if "sample" in same[0].evaluation.arrays
-    ]
-    if samples:
-        found.append(Table("What they write", ["⟦prompt⟧ and text", "model"], samples))
-    return found
-
-
-def figures_of(rows: Sequence[Row]) -> dict[str, Figure]:
-    """Figures by file stem: of the training, and of the test loss where several models were trained."""
-    trained = by_label([row for row in rows if "training/step" in row.evaluation.arrays])
-    found: dict[str, Figure] = {}
-    if trained:
-        found["training"] = _training_figure(trained)
-    if len(trained) > 1:
-        others = by_label([row for row in rows if "parameters" not in row.evaluation.metrics])
-        found["loss_by_weights"] = _weights_figure(trained, others)
-    return found
-
-
 def _cell(rows: Sequence[Row], name: str) -> str:
     values = metric_values(rows, name)
     if name == "parameters" and len(values):
@@ -121,11 +79,8 @@ def _note(rows: Sequence[Row], unit: str | None) -> str:
 
 
 def _beginning(sample: str) -> str:
-    left = len(sample) - _SAMPLE_SHOWN
-    return sample if left <= 0 else f"{sample[:_SAMPLE_SHOWN]}… (and {left:,} characters more in its file)"
-
-
-def _wrapped(sample: str) -> str:
+    if (left := len(sample) - _SAMPLE_SHOWN) > 0:
+        sample = f"{sample[:_SAMPLE_SHOWN]}… (and {left:,} characters more in its file)"
     lines = (textwrap.wrap(line, _SAMPLE_WIDTH, drop_whitespace=False) or [""] for line in sample.split("\n"))
     return "\n".join(part for parts in lines for part in parts)
 
@@ -166,9 +121,8 @@ def _weights_figure(trained: dict[str, list[Row]], others: dict[str, list[Row]])
         axes.axhline(
             metric_values(rows, "cross_entropy").mean(), color="0.5", linewidth=1, linestyle=style, label=label
         )
-    axes.set_xscale("log")
-    axes.set(xlabel="trained weights", ylabel="cross-entropy of the test (nats per token)")
-    axes.set_title("Test loss by the number of trained weights")
+    title = "Test loss by the number of trained weights"
+    axes.set(xscale="log", xlabel="trained weights", ylabel="cross-entropy of the test (nats per token)", title=title)
     figure.legend(loc="outside right center", frameon=False)
     return figure
 
@@ -375,12 +329,40 @@ class Text(Task):
         return Evaluation(metrics | {"perplexity": math.exp(min(cross_entropy, 700.0)), "accuracy": accuracy})
 
     def tables(self, rows: Sequence[Row]) -> list[Table]:
-        """Losses beside the number of trained weights, and samples of what language models write."""
-        return tables_of(rows, self.level, self.unit)
+        """Losses on the test beside the number of trained weights, by label, and the first sample of each."""
+        labels = by_label(rows)
+        known = {name for row in rows for name in row.evaluation.metrics}
+        overlaps = sorted((name for name in known if name.startswith("overlap/")), key=lambda name: int(name[8:]))
+        columns = {**_COLUMNS, **{name: f"{name[8:]}-gram overlap" for name in overlaps}}
+        shown = {name: title for name, title in columns.items() if name in known}
+        repeated = any(len(same) > 1 for same in labels.values())
+        body = [
+            [label, *([str(len(same))] if repeated else []), *(_cell(same, name) for name in shown)]
+            for label, same in labels.items()
+        ]
+        what = {"char": "characters", "word": "words", "bpe": "byte pairs"}[self.level]
+        header = ["model", *(["runs"] if repeated else []), *shown.values()]
+        note = _note(rows, self.unit) + (" " + about_spread(rows) if repeated else "")
+        found = [Table(f"The next of the test's {what}", header, body, note)]
+        samples = [
+            [_beginning(str(same[0].evaluation.arrays["sample"])), label]
+            for label, same in labels.items()
+            if "sample" in same[0].evaluation.arrays
+        ]
+        if samples:
+            found.append(Table("What they write", ["⟦prompt⟧ and text", "model"], samples))
+        return found
 
-    def figures(self, rows: Sequence[Row]) -> dict[str, Figure]:
-        """Losses over the training, and of the test over the number of trained weights."""
-        return figures_of(rows)
+    def figures(self, rows: Sequence[Row]) -> Figures:
+        """Losses over the training, and, of several trained models, of the test over the number of weights."""
+        trained = by_label([row for row in rows if "training/step" in row.evaluation.arrays])
+        found: Figures = {}
+        if trained:
+            found["training"] = _training_figure(trained)
+        if len(trained) > 1:
+            others = by_label([row for row in rows if "parameters" not in row.evaluation.metrics])
+            found["loss_by_weights"] = _weights_figure(trained, others)
+        return found
 
     def _encoded(self, part: str, text: str) -> Corpus:
         text = text.lower() if self.lower else text

@@ -4,7 +4,7 @@ from collections import Counter, defaultdict
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 import pytest
@@ -413,17 +413,12 @@ def test_unusable_corpus(tmp_path: Path, content: bytes, message: str) -> None:
 
 def test_training_words_of_another_share_hold_no_test_sentence() -> None:
     task = ElmanGrammar(sentences=3000)
-
-    def sentences(words: Any) -> list[tuple[int, ...]]:
-        return [tuple(one) for one in np.split(words, np.flatnonzero(words == VOCABULARY.index(".")) + 1)[:-1]]
-
-    test = set(sentences(task.tokens.tokens_test))
-    who = VOCABULARY.index("who")
+    test = split_sentences(task)[1]
     for share in (0, 0.25, 0.75):
         drawn = sentences(task.training_words(share))
         assert len(drawn) == 2700
-        assert np.mean([who in one for one in drawn]) == pytest.approx(share, abs=0.03)
-        assert not test & set(drawn)
+        assert np.mean(["who" in one for one in drawn]) == pytest.approx(share, abs=0.03)
+        assert not {*map(tuple, test)} & {*map(tuple, drawn)}
     np.testing.assert_array_equal(task.training_words(0.75), task.tokens.tokens_train)
     with pytest.raises(ConfigurationError, match=r"task\.complex_share below 1"):
         ElmanGrammar(sentences=100, complex_share=1).training_words(0.5)

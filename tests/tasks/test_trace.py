@@ -147,7 +147,7 @@ def imported(tmp_path: Path, name: str) -> str:
         pytest.skip("RESERVOIR_HW_DATA does not name the folder of the measured data")
     from reservoir_hw.experiment.states.traces import import_trace
 
-    folder = Path(__file__).parents[3] / "examples" / "measured_devices" / "mappings"
+    folder = Path(__file__).parents[2] / "examples" / "measured_devices" / "mappings"
     return import_trace(folder / f"{name}.yaml", tmp_path / "trace").path
 
 

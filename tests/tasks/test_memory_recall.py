@@ -3,7 +3,6 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from reservoir_hw.core.errors import ShapeError
 from reservoir_hw.tasks.memory_recall import MemoryRecall
 
 
@@ -12,7 +11,6 @@ def test_targets_are_earlier_inputs() -> None:
     u = np.concatenate([one.train.inputs, one.test.inputs], axis=1)[0, :, 0]
     y = np.concatenate([one.train.targets, one.test.targets], axis=1)[0]
     assert (one.inputs, one.outputs) == (1, 3)
-    assert -1 <= u.min() < -0.9 < 0.9 < u.max() <= 1
     for column, delay in enumerate(one.delays):
         np.testing.assert_array_equal(y[delay:, column], u[: len(u) - delay])
     # What lies before the first input is drawn as well, so every target is a number like the others.
@@ -32,5 +30,3 @@ def test_metrics() -> None:
     assert one.evaluate(noise).metrics["recalled"] < 0.01
     assert one.evaluate(np.ones_like(targets)).metrics["recalled"] == 0
     assert perfect.arrays["delays"].tolist() == [0, 1, 5]
-    with pytest.raises(ShapeError):
-        one.evaluate(targets[..., :2])

@@ -45,4 +45,3 @@ def test_runs_on_the_same_test_count_once() -> None:
     others = [Row("model", {"task.dataset": number}, one.evaluate(o)) for number, o in enumerate((good, bad))]
     (cells,) = one.tables(others)[0].rows
     assert cells[1:5] == ["2", "2,000", "50", "2.50%"]
-    assert set(one.figures(same)) == {"error_rate", "outputs"}

@@ -28,14 +28,9 @@ def test_the_equations(order: int) -> None:
 
 def test_splits_are_consecutive_pieces_of_one_sequence() -> None:
     one = Narma(washout_steps=0, train_steps=300, test_steps=200)
-    for split, steps in ((one.train, 300), (one.test, 200)):
-        assert split.inputs.shape == split.targets.shape == (1, steps, 1)
-        assert split.inputs.dtype == split.targets.dtype == np.float32
-        assert split.symbols is None
+    assert (one.train.inputs.shape, one.test.targets.shape) == ((1, 300, 1), (1, 200, 1))
     u = np.concatenate([one.train.inputs, one.test.inputs], axis=1)[0, :, 0]
     y = np.concatenate([one.train.targets, one.test.targets], axis=1)[0, :, 0]
-    assert u.min() >= 0
-    assert u.max() <= 0.5
     np.testing.assert_array_equal(y, narma_series(u).astype(np.float32))
     shifted = Narma(washout_steps=40, train_steps=260, test_steps=200)
     np.testing.assert_array_equal(shifted.train.inputs, one.train.inputs[:, 40:])
@@ -57,7 +52,6 @@ def test_a_sequence_that_diverges_is_drawn_again(caplog: pytest.LogCaptureFixtur
 def test_metrics() -> None:
     one = Narma()
     targets = one.test.targets.astype(float)
-    assert one.evaluate(targets).metrics == {"nmse": 0, "nrmse": 0}
     constant = one.evaluate(np.full_like(targets, targets.mean())).metrics
     assert constant["nmse"] == pytest.approx(1)
     off = one.evaluate(targets + 0.1).metrics
@@ -71,10 +65,7 @@ def row_of(task: Narma, outputs: np.ndarray, point: dict[str, Any] | None = None
 
 def test_published_values_stand_beside_order_10_only() -> None:
     tenth, fifth = Narma(), Narma(order=5)
-    rows = [
-        row_of(tenth, tenth.test.targets + 0.1),
-        row_of(tenth, tenth.test.targets + 0.2, {"task.dataset": 1}),
-    ]
+    rows = [row_of(tenth, tenth.test.targets + 0.1 * (1 + number), {"task.dataset": number}) for number in (0, 1)]
     (table,) = tenth.tables(rows)
     assert [cells[2] for cells in table.rows] == ["2", "", ""]
     assert "±" in table.rows[0][3]
@@ -83,4 +74,3 @@ def test_published_values_stand_beside_order_10_only() -> None:
     assert len(fifth.tables([row_of(fifth, fifth.test.targets)])[0].rows) == 1
     mixed = [row_of(fifth, fifth.test.targets, {"task.order": 5}), row_of(tenth, tenth.test.targets)]
     assert [cells[1] for cells in tenth.tables(mixed)[0].rows] == ["5", "10", "10", "10"]
-    assert set(tenth.figures(mixed)) == {"series", "nmse"}

@@ -22,7 +22,7 @@ from reservoir_hw.core.provenance import versions
 from reservoir_hw.core.series_format import SeriesFormat
 from reservoir_hw.core.validation import whole_number
 from reservoir_hw.readout.export._c_int8 import SMALLEST_PEAK, Coding, Int8Matrix, Int8Readout
-from reservoir_hw.readout.export.graph import is_unchanged
+from reservoir_hw.readout.export.unchanged import is_unchanged
 from reservoir_hw.readout.linear.training_chunks import Widths
 
 Precision: TypeAlias = Literal["fp32", "int8"]

@@ -36,6 +36,8 @@ CARRIED, NEXT = "x", "next_x"
 
 TOKENS = Value(name="tokens", dtype="int64")
 
+Compute = Callable[[dict[str, Tensor]], dict[str, Tensor]]
+
 
 class _Cutter(ABC):
     """What both cutters do: a model without a device is the same graph in both."""
@@ -87,12 +89,12 @@ class _Cutter(ABC):
         graph.give(about["output"], self.emit_readout(graph, model.readout, states, model.nodes))
         graph.give(state.model_copy(update={"name": f"next_{state.name}"}), last, ("batch",))
 
-        @in_torch(model)
         def reference(values: dict[str, Tensor]) -> dict[str, Tensor]:
             features = model.features_from(values["state_0"], values["tokens"])
             return {"outputs": model.readout(features), "next_state_0": features[:, -1]}
 
-        return Plan(graphs=[graph], references=[reference], carried=[carried_state(network, 0)], **about)
+        carried = [carried_state(network, 0)]
+        return Plan(graphs=[graph], references=[self.in_torch(reference)], carried=carried, **about)
 
     def gates_around_matrices(self, recurrence: GatedRecurrence, candidate: MatrixCandidate, series: Series) -> Plan:
         """Gates without a device: one graph for sequences of any length.
@@ -130,8 +132,31 @@ class _Cutter(ABC):
         following = graph.node("Squeeze", last, graph.constant([0], np.int64))
         graph.give(Value(name=NEXT, shape=(nodes,)), following, ("batch",))
 
-        reference = _advancing(self.model, recurrence, series)
+        reference = self.advancing(recurrence, series)
         return Plan(graphs=[graph], references=[reference], carried=[_carried_of(recurrence)], **about)
+
+    def advancing(self, recurrence: GatedRecurrence, series: Series) -> Reference:
+        """The recurrence itself, from the carried state on."""
+
+        def reference(values: dict[str, Tensor]) -> dict[str, Tensor]:
+            states = recurrence.states_from(values[CARRIED].to(recurrence.W.dtype), values["inputs"])
+            return {"outputs": series.compute(states), NEXT: states[:, -1]}
+
+        return self.in_torch(reference)
+
+    def in_torch(self, compute: Compute) -> Reference:
+        """What torch computes, as arrays: in evaluation mode, on the CPU, in the precision of the model."""
+        model = self.model
+
+        def reference(values: Values) -> Values:
+            weights = (tensor for tensor in (*model.parameters(), *model.buffers()) if tensor.is_floating_point())
+            dtype = next((tensor.dtype for tensor in weights), torch.get_default_dtype())
+            with evaluating(model), on_cpu(model):
+                tensors = {name: torch.from_numpy(np.ascontiguousarray(value)) for name, value in values.items()}
+                given = {name: one.to(dtype) if one.is_floating_point() else one for name, one in tensors.items()}
+                return {name: value.numpy() for name, value in compute(given).items()}
+
+        return reference
 
 
 class Segments(_Cutter):
@@ -169,7 +194,6 @@ class Segments(_Cutter):
         )
 
     def _reference(self, layers: list[ReservoirLayer], stages: Sequence[Stage], number: int, read: str) -> Reference:
-        @in_torch(self.model)
         def reference(values: dict[str, Tensor]) -> dict[str, Tensor]:
             x = values.get(f"carry_{number - 1}" if number else read)
             y, passing = stages[number].compute(x, values.get(f"states_{number - 1}"))
@@ -178,7 +202,7 @@ class Segments(_Cutter):
             found = mapped_by(layers[number], y, number)
             return found if passing is None else {**found, f"carry_{number}": passing}
 
-        return reference
+        return self.in_torch(reference)
 
     def gates_around_device(
         self, recurrence: GatedRecurrence, layer: ReservoirLayer, series: Series, *, settable: bool
@@ -196,7 +220,8 @@ class Segments(_Cutter):
 
         u = first.read(about["input"])
         x = _with_time(first, first.read(carried, ("batch",)))
-        r, z = _emit_gates(first, _emit_gates_drive(first, u, recurrence), x, recurrence)
+        driven = first.linear(u, "recurrence.W_in", recurrence.W_in, recurrence.bias)
+        r, z = _emit_gates(first, driven, x, recurrence)
         gated = first.node("Mul", r, x)
         if settable:
             emit_drive(first, u, layer, 0)
@@ -212,7 +237,6 @@ class Segments(_Cutter):
         without_time = last.node("Squeeze", following, last.constant([1], np.int64))
         last.give(Value(name=NEXT, shape=(nodes,)), without_time, ("batch",))
 
-        @in_torch(self.model)
         def before(values: dict[str, Tensor]) -> dict[str, Tensor]:
             u, x = values["inputs"][:, 0].to(dtype), values[CARRIED].to(dtype)
             r, z = gates(linear(u, recurrence.W_in, recurrence.bias), x, recurrence.W.T)
@@ -222,7 +246,6 @@ class Segments(_Cutter):
                 found["state_0"] = (r * x)[:, None].to(found["drive_0"].dtype)
             return found
 
-        @in_torch(self.model)
         def after(values: dict[str, Tensor]) -> dict[str, Tensor]:
             h, x, z = values["states_0"][:, 0].to(dtype), values[CARRIED].to(dtype), values["update"][:, 0].to(dtype)
             following = torch.lerp(h, x, z)
@@ -231,7 +254,7 @@ class Segments(_Cutter):
         return Plan(
             **about,
             graphs=[first, last],
-            references=[before, after],
+            references=[self.in_torch(before), self.in_torch(after)],
             reservoirs=[layer.spec],
             crossings=[
                 Crossing(slot=0, after=1, drive="drive_0", states="states_0", state="state_0" if settable else None)
@@ -259,18 +282,19 @@ class Whole(_Cutter):
             y, passing = stages[number + 1].emit(graph, passing, graph.from_device(states, network.dtype))
         graph.give(about["output"], y)
 
-        @in_torch(self.model)
         def reference(values: dict[str, Tensor]) -> dict[str, Tensor]:
             y, passing = stages[0].compute(values[about["input"].name], None)
             found: dict[str, Tensor] = {}
             for number, layer in enumerate(layers):
-                following, states = _answered(layer, y, values[f"state_{number}"])
-                found[f"next_state_{number}"] = following
-                y, passing = stages[number + 1].compute(passing, states)
+                mapped = mapped_by(layer, y, 0)["drive_0"].numpy()
+                states, last = simulated(layer.reservoir, mapped, values[f"state_{number}"].numpy())
+                found[f"next_state_{number}"] = torch.from_numpy(last)
+                answered = torch.from_numpy(states).to(torch.get_default_dtype())
+                y, passing = stages[number + 1].compute(passing, answered)
             return {"outputs": y, **found}
 
         states = [carried_state(network, number) for number, network in enumerate(networks)]
-        return Plan(graphs=[graph], references=[reference], carried=states, **about)
+        return Plan(graphs=[graph], references=[self.in_torch(reference)], carried=states, **about)
 
     def gates_around_device(
         self, recurrence: GatedRecurrence, layer: ReservoirLayer, series: Series, *, settable: bool
@@ -284,7 +308,8 @@ class Whole(_Cutter):
         u = graph.read(about["input"])
         initial = [graph.read(value, ("batch",)) for value in values]
         # The gates' drive and the inputs are known of all steps.
-        rows = graph.node("Concat", _emit_gates_drive(graph, u, recurrence), u, axis=-1)
+        driven = graph.linear(u, "recurrence.W_in", recurrence.W_in, recurrence.bias)
+        rows = graph.node("Concat", driven, u, axis=-1)
         sizes = [2 * nodes, recurrence.inputs]
 
         def step(states: list[str], row: str) -> tuple[list[str], str]:
@@ -308,7 +333,6 @@ class Whole(_Cutter):
         for one, tensor in zip(carried, last, strict=True):
             graph.give(Value(name=one.gives, shape=one.shape, dtype=one.dtype), tensor, ("batch",))
 
-        @in_torch(self.model)
         def driven_reference(values: dict[str, Tensor]) -> dict[str, Tensor]:
             u, x = values["inputs"].to(dtype), values[CARRIED].to(dtype)
             state = values["state_0"].numpy()
@@ -322,15 +346,8 @@ class Whole(_Cutter):
                 rows.append(x)
             return {"outputs": series.compute(torch.stack(rows, 1)), NEXT: x, "next_state_0": torch.from_numpy(state)}
 
-        reference = _advancing(self.model, recurrence, series) if settable else driven_reference
+        reference = self.advancing(recurrence, series) if settable else self.in_torch(driven_reference)
         return Plan(graphs=[graph], references=[reference], carried=carried, **about)
-
-
-def _answered(layer: ReservoirLayer, x: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
-    """The last state of the layer's simulated reservoir from a given one on, and all, in torch's default dtype."""
-    mapped = mapped_by(layer, x, 0)["drive_0"]
-    states, last = simulated(layer.reservoir, mapped.numpy(), state.numpy())
-    return torch.from_numpy(last), torch.from_numpy(states).to(torch.get_default_dtype())
 
 
 def _described_text(name: str, vocabulary: int) -> dict[str, Any]:
@@ -360,29 +377,12 @@ def _described(series: Series, inputs: int) -> dict[str, Any]:
     }
 
 
-def _advancing(model: nn.Module, recurrence: GatedRecurrence, series: Series) -> Reference:
-    """The recurrence itself, from the carried state on."""
-
-    @in_torch(model)
-    def reference(values: dict[str, Tensor]) -> dict[str, Tensor]:
-        with recurrence.going_on_from(values[CARRIED].to(recurrence.W.dtype)):
-            states = recurrence.advance(values["inputs"])
-        return {"outputs": series.compute(states), NEXT: states[:, -1]}
-
-    return reference
-
-
 def _emit_gates(graph: LayerGraph, drive: str, x: str, recurrence: GatedRecurrence) -> list[str]:
     """r and z of W_in u + b (..., 2 nodes) and x (..., nodes)."""
     recurrent = graph.linear(x, "recurrence.W", recurrence.W, None)
     both = graph.node("Sigmoid", graph.node("Add", drive, recurrent))
     sizes = graph.constant([recurrence.nodes] * 2, np.int64)
     return graph.node("Split", both, sizes, axis=-1, outputs=2)
-
-
-def _emit_gates_drive(graph: LayerGraph, u: str, recurrence: GatedRecurrence) -> str:
-    """W_in u + b of both gates."""
-    return graph.linear(u, "recurrence.W_in", recurrence.W_in, recurrence.bias)
 
 
 def _emit_mixing(graph: LayerGraph, h: str, x: str, z: str) -> str:
@@ -432,26 +432,3 @@ def mapped_by(layer: ReservoirLayer, x: Tensor, number: int) -> dict[str, Tensor
         found[f"clipped_{number}{EDGE}"] = ((from_middle - layer.limit).abs() <= near).sum()
     layer.saturations = before
     return found
-
-
-# ---- What a graph is compared with: torch modules as they compute, in evaluation mode, on the CPU, as arrays.
-
-
-Compute = Callable[[dict[str, Tensor]], dict[str, Tensor]]
-
-
-def in_torch(model: nn.Module) -> Callable[[Compute], Reference]:
-    """A reference in torch as one of arrays; the model computes in evaluation mode, in its own precision."""
-
-    def decorate(compute: Compute) -> Reference:
-        def reference(values: Values) -> Values:
-            weights = (tensor for tensor in (*model.parameters(), *model.buffers()) if tensor.is_floating_point())
-            dtype = next((tensor.dtype for tensor in weights), torch.get_default_dtype())
-            with evaluating(model), on_cpu(model):
-                tensors = {name: torch.from_numpy(np.ascontiguousarray(value)) for name, value in values.items()}
-                given = {name: one.to(dtype) if one.is_floating_point() else one for name, one in tensors.items()}
-                return {name: value.numpy() for name, value in compute(given).items()}
-
-        return reference
-
-    return decorate

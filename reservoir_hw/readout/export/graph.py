@@ -14,6 +14,7 @@ import numpy as np
 from reservoir_hw.core.errors import ConfigurationError, MissingExtra, ReservoirError
 from reservoir_hw.core.spec import ReservoirSpec
 from reservoir_hw.readout.edge.manifest import Carried, Crossing, Segment, Value
+from reservoir_hw.readout.export.unchanged import is_unchanged
 from reservoir_hw.readout.linear.least_squares import FeatureScale
 
 _ONNX_NAMES = {"float32": "F32", "float64": "F64", "int8": "I8", "int32": "I32", "int64": "I64"}
@@ -348,42 +349,6 @@ class Plan:
 # ---- Layers of networks as ONNX nodes.
 
 
-def is_unchanged(module: Any, statement: str | None = None) -> bool:
-    """Whether a torch module computes what its method `statement` says; without one, what its class computes."""
-    return _change(module, type(module) if statement is None else _defining(module, statement)) is None
-
-
-def refuse_changes(model: Any) -> None:
-    """Raise `ConfigurationError` where a part of a torch module computes other things than its graphs would.
-
-    Readouts and embeddings are not looked at: `LayerGraph.emit` does that.
-    """
-    for name, part in model.named_modules():
-        stating = _defining(part, "exported_methods")
-        change = None if stating is None else _change(part, stating)
-        if change is not None:
-            raise ConfigurationError(f"{type(part).__name__} ({name or 'the model'}) {change}")
-
-
-def _defining(part: Any, name: str) -> Any:
-    """The class of a module that defines a name."""
-    return next((kind for kind in type(part).__mro__ if name in vars(kind)), None)
-
-
-def _change(module: Any, stating: Any) -> str | None:
-    for method in getattr(stating, "exported_methods", ("forward",)):
-        if method in vars(module):
-            return f"had its {method} replaced, which no graph computes: undo it"
-        if getattr(type(module), method) is not getattr(stating, method):
-            return (
-                f"has its own {method}, which the graphs of a {stating.__name__} would not compute: export a "
-                f"{stating.__name__}, or its parts by export_module"
-            )
-    if module._forward_hooks or module._forward_pre_hooks:
-        return "has a hook, which its graphs would not compute: remove it"
-    return None
-
-
 # Processors without integer dot products add two products of 8 bits in 16, which must not overflow: 2·255·63 < 2^15.
 _LARGEST = 63
 
@@ -410,12 +375,11 @@ class LayerGraph(Graph):
 
     def emitted(self, module: Any, x: str, name: str) -> str | None:
         """As `emit`; None, and nothing written, for a module that does not say how it is written."""
-        if hasattr(module, "emit"):
-            return self._by_itself(module, x, name) if is_unchanged(module, "emit") else None
-        write = _torch_layers().get(type(module).forward)
-        return None if write is None or not is_unchanged(module) else write(self, module, x, name)
-
-    def _by_itself(self, module: Any, x: str, name: str) -> str:
+        if not hasattr(module, "emit"):
+            write = _torch_layers().get(type(module).forward)
+            return None if write is None or not is_unchanged(module) else write(self, module, x, name)
+        if not is_unchanged(module, "emit"):
+            return None
         try:
             return module.emit(self, x, name)
         except ReservoirError:
@@ -439,7 +403,7 @@ class LayerGraph(Graph):
 
     def linear_in_double(self, x: str, name: str, weight: np.ndarray, bias: np.ndarray) -> str:
         """W x + b of x (..., in) in any precision, computed and given in float64."""
-        wide = self.node("Cast", x, to=_onnx_type("float64"))
+        wide = self.node("Cast", x, to=_TYPES["float64"])
         matrix = self.weight(f"{name}.weight", np.ascontiguousarray(weight.T, np.float64))
         product = self.node("MatMul", wide, matrix)
         return self.node("Add", product, self.weight(f"{name}.bias", np.asarray(bias, np.float64)))
@@ -496,16 +460,16 @@ class LayerGraph(Graph):
         outside = self.node("Not", self.node("Equal", mapped, clipped))
         # onnxruntime 1.16 does not survive a sum whose axes are left out.
         axes = self.constant([0, 1, 2], np.int64)
-        count = self.node("ReduceSum", self.node("Cast", outside, to=_onnx_type("int64")), axes, keepdims=0)
+        count = self.node("ReduceSum", self.node("Cast", outside, to=_TYPES["int64"]), axes, keepdims=0)
         return clipped, count
 
     def from_device(self, states: str, dtype: str) -> str:
         """States of a device as float32."""
-        return states if dtype == "float32" else self.node("Cast", states, to=_onnx_type("float32"))
+        return states if dtype == "float32" else self.node("Cast", states, to=_TYPES["float32"])
 
     def to_device(self, x: str, dtype: str) -> str:
         """A float32 tensor in the dtype of a device."""
-        return x if dtype == "float32" else self.node("Cast", x, to=_onnx_type(dtype))
+        return x if dtype == "float32" else self.node("Cast", x, to=_TYPES[dtype])
 
     def _quantised_product(self, x: str, name: str, weight: np.ndarray) -> str:
         """W x in 8-bit integers: one scale per row of W, kept; one for x, found as it comes.
@@ -522,7 +486,7 @@ class LayerGraph(Graph):
         x_integers, x_scale, x_zero = self.node("DynamicQuantizeLinear", x, outputs=3)
         products = self.node("MatMulInteger", x_integers, matrix, x_zero)
         scales = self.node("Mul", x_scale, self.weight(f"{name}.scale", scale))
-        return self.node("Mul", self.node("Cast", products, to=_onnx_type("float32")), scales)
+        return self.node("Mul", self.node("Cast", products, to=_TYPES["float32"]), scales)
 
 
 def array(weight: Any) -> np.ndarray:
@@ -541,7 +505,3 @@ def _torch_layers() -> dict[Any, Any]:
             x, name, layer.normalized_shape[-1], layer.weight, layer.bias, layer.eps
         ),
     }
-
-
-def _onnx_type(dtype: str) -> int:
-    return {"float32": 1, "int64": 7, "float64": 11}[dtype]

@@ -339,7 +339,7 @@ def opened_classifier(
 
 
 def _train_and_keep(model: SequenceClassifier, counted: CountedPieces, run: PointRun) -> None:
-    from reservoir_hw.readout.training.on_examples import train
+    from reservoir_hw.readout.training.train_model import train
 
     task, files, gradient = run.task, run.files, gradient_of(run.point.config)
     files.training.mkdir(parents=True, exist_ok=True)

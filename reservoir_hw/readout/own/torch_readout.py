@@ -16,17 +16,17 @@ from torch import Tensor, nn
 from reservoir_hw.core.errors import ConfigurationError, ReservoirError
 from reservoir_hw.core.files import read_tensors
 from reservoir_hw.core.functions import import_function, source_of, without_digest
-from reservoir_hw.readout.linear.configuration import NotSolved
+from reservoir_hw.readout.configuration import NotSolved
 from reservoir_hw.readout.linear.least_squares import FeatureScale
 from reservoir_hw.readout.linear.training_chunks import Widths
 from reservoir_hw.readout.models.token_model import evaluating
 from reservoir_hw.readout.own.gathered import GatheredReadout, settings_of
 from reservoir_hw.readout.training.folder import WEIGHTS, load_weights, save_weights
 from reservoir_hw.readout.training.loop import TrainingResult
-from reservoir_hw.readout.training.on_examples import train
 from reservoir_hw.readout.training.optimizer import OnProgress
 from reservoir_hw.readout.training.options import TrainingOptions
 from reservoir_hw.readout.training.shards import Shard
+from reservoir_hw.readout.training.train_model import train
 
 Loss = Callable[[Tensor, Tensor], Tensor]
 """Outputs and targets (steps, outputs) -> the mean loss."""

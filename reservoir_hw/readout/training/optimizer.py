@@ -15,7 +15,7 @@ from torch.optim import AdamW, Optimizer
 from reservoir_hw.core.errors import ConfigurationError
 from reservoir_hw.readout.training.examples import Examples
 from reservoir_hw.readout.training.history import Progress
-from reservoir_hw.readout.training.noise import Noise
+from reservoir_hw.readout.training.noise import NoiseOf
 from reservoir_hw.readout.training.options import TrainingOptions
 
 MakeOptimizer = Callable[[list[nn.Parameter]], Optimizer]
@@ -238,7 +238,7 @@ class Work:
     options: TrainingOptions
     steps: int
     identity: Mapping[str, Any]
-    noise: Noise
+    noise: NoiseOf
     hooks: Hooks
 
 

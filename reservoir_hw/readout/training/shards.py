@@ -23,6 +23,7 @@ from reservoir_hw.core.errors import ConfigurationError, ShapeError
 from reservoir_hw.core.files import checksum
 from reservoir_hw.core.locks import owned
 from reservoir_hw.core.provenance import first_change, plain
+from reservoir_hw.core.reservoir import Reservoir
 from reservoir_hw.core.store import Region, StateStore
 from reservoir_hw.readout.models.softmax import cross_entropy
 from reservoir_hw.readout.models.token_model import evaluating
@@ -65,7 +66,7 @@ class Shard:
 class GivenShards:
     """A list of shards, or what makes them one by one without a device, with what `HarvestedShards` has."""
 
-    noise: NoiseOf | None = None
+    driven: Sequence[Reservoir] = ()
 
     def __init__(self, shards: Sequence[Shard]) -> None:
         self._shards = shards
@@ -214,9 +215,9 @@ class HarvestedShards:
         }
 
     @property
-    def noise(self) -> NoiseOf | None:
-        """The noise of the devices that are driven when a shard is asked for; None where the states are kept."""
-        return None if self._path is not None else self._noise
+    def driven(self) -> Sequence[Reservoir]:
+        """The devices that are driven when a shard is asked for; none where the states are kept."""
+        return [] if self._path is not None else reservoirs_of(self._model)
 
     def estimate(self) -> DriveEstimate:
         """What it takes to drive all shards once."""
@@ -410,7 +411,7 @@ def are_shards(data: Any) -> bool:
     return hasattr(data, "__getitem__") and hasattr(data, "__len__") and len(data) > 0 and isinstance(data[0], Shard)
 
 
-class StoredStates(Examples):
+class StoredStates(Examples, NoiseOf):
     """Windows of `context` successive steps of shards, or whole sequences where these are shorter.
 
     A training visits one shard after the other, round and round, each for `options.shard_epochs` epochs and whole
@@ -432,11 +433,11 @@ class StoredStates(Examples):
                 raise ConfigurationError(
                     f"shard {number} {purpose} is empty: it has {sequences} sequences of {steps} steps"
                 )
+        NoiseOf.__init__(self, found.driven)
         self._shards, self._context = found, context
         self.lengths = min(context, shapes[0][1])
         self._counts = [sequences * (steps // min(context, steps)) for sequences, steps in shapes]
         self._begins = np.cumsum([0, *self._counts])
-        self._noise = found.noise
         # A shard, and where the noise was before it was driven: the one held, and one that an interruption has lost.
         self._driven: tuple[int, dict[str, np.ndarray]] | None = None
         self._lost: tuple[int, dict[str, np.ndarray]] | None = None
@@ -528,14 +529,9 @@ class StoredStates(Examples):
 
     # ---- noise
 
-    @property
-    def noisy(self) -> bool:
-        """Whether shards that are driven again have noise."""
-        return self._noise is not None and self._noise.noisy
-
     def kept(self) -> dict[str, np.ndarray]:
         """Where the noise is, and where it was before the shard that is held was driven."""
-        now = {} if self._noise is None else self._noise.kept()
+        now = super().kept()
         shard, before = self._driven or (0, {})
         # A device that did not know its state when it was driven has no noise to go back to.
         if not now or not before:
@@ -545,17 +541,14 @@ class StoredStates(Examples):
 
     def restore(self, kept: Mapping[str, np.ndarray]) -> None:
         """Bring the noise to where it was; the shard that was held will be driven with the noise that it had."""
-        if self._noise is not None:
-            self._noise.restore(inside(kept, "now"))
-            self._lost = int(kept["shard"][0]), inside(kept, "before")
+        super().restore(inside(kept, "now"))
+        self._lost = int(kept["shard"][0]), inside(kept, "before")
 
     def _drives(self, number: int) -> None:
         """Keep where the noise is before a shard is driven; first bring it to where it was, if this one was lost."""
-        if self._noise is None:
-            return
         if self._lost is not None and self._lost[0] == number:
-            self._noise.restore(self._lost[1])
-        self._driven, self._lost = (number, self._noise.kept()), None
+            super().restore(self._lost[1])
+        self._driven, self._lost = (number, super().kept()), None
 
 
 def _loss(readout: nn.Module, states: Tensor, targets: Tensor) -> Tensor:

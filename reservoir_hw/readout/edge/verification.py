@@ -217,7 +217,7 @@ def deviation(
 # ---- Whether a device answers as the one did that the model was trained on: statistics of a golden response.
 
 
-STEPS, REPEATS = 200, 5
+_STEPS, _REPEATS = 200, 5
 _MOST_REPEATS = 1000
 
 # A device that repeats itself better than this share of a node's movement is compared to this share.
@@ -246,8 +246,8 @@ class ProbeComparison:
         return self.deviation <= LARGEST
 
 
-def record_probe(reservoir: Reservoir, *, steps: int = STEPS, repeats: int = REPEATS) -> dict[str, np.ndarray]:
-    """Drive an open device `repeats` times from rest with the same noise; returns `inputs`, `mean` and `spread`.
+def record_probe(reservoir: Reservoir) -> dict[str, np.ndarray]:
+    """Drive an open device several times from rest with the same noise; returns `inputs`, `mean` and `spread`.
 
     inputs (steps, inputs) are uniform within the middle half of the device's range, or ±0.5; mean (steps, nodes) and
     spread (nodes,) are those of the responses, the spread being the standard deviation between repeats.
@@ -255,15 +255,14 @@ def record_probe(reservoir: Reservoir, *, steps: int = STEPS, repeats: int = REP
     spec = reservoir.spec
     low, high = reservoir.safe_range
     middle, reach = (low + high) / 2, (high - low) / 4
-    drawn = generator(0, "probe").uniform(-1.0, 1.0, (steps, spec.inputs))
+    drawn = generator(0, "probe").uniform(-1.0, 1.0, (_STEPS, spec.inputs))
     inputs = (middle + reach * drawn).astype(spec.dtype)
-    responses = np.stack([_response(reservoir, inputs) for _ in range(repeats)])
-    spread = np.sqrt(responses.var(0, ddof=1).mean(0)) if repeats > 1 else np.zeros(spec.nodes)
+    responses = np.stack([_response(reservoir, inputs) for _ in range(_REPEATS)])
     return {
         "inputs": inputs,
         "mean": responses.mean(0).astype(np.float32),
-        "spread": spread.astype(np.float32),
-        "repeats": np.array([repeats], np.int64),
+        "spread": np.sqrt(responses.var(0, ddof=1).mean(0)).astype(np.float32),
+        "repeats": np.array([_REPEATS], np.int64),
     }
 
 

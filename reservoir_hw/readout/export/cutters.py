@@ -23,7 +23,6 @@ from reservoir_hw.readout.export.simulated_network import (
     emit_step,
     network_of,
     simulated,
-    state_value,
 )
 from reservoir_hw.readout.export.torch_module import emit_readout, on_cpu
 from reservoir_hw.readout.models.esn_language_model import EsnLM
@@ -81,13 +80,11 @@ class _Cutter(ABC):
         check_size("W_in", 4 * model.nodes * model.vocabulary)
         recurrence, none = model.dense_recurrence(), np.empty((model.nodes, 0))
         network = dense_network(recurrence, none, 0.0, array(model.leak), model.activation, "float32")
-        state = state_value(network, 0)
         graph = LayerGraph(0, Weights(), self.precision)
         driven = graph.emit(model.embedding, graph.read(TOKENS), "embedding")
-        last, states = emit_loop(graph, driven, state, network, "recurrence")
+        states = emit_loop(graph, driven, network, "recurrence", 0)
         about = _described_text(f"EsnLM({type(model.readout).__name__})", model.vocabulary)
         graph.give(about["output"], self.emit_readout(graph, model.readout, states, model.nodes))
-        graph.give(state.model_copy(update={"name": f"next_{state.name}"}), last, ("batch",))
 
         def reference(values: dict[str, Tensor]) -> dict[str, Tensor]:
             features = model.features_from(values["state_0"], values["tokens"])
@@ -101,10 +98,10 @@ class _Cutter(ABC):
 
         It is the GRU of ONNX with linear_before_reset = 0, equation 6: z x(t - 1) + (1 - z) h with h of r ⊙ x.
         """
-        nodes, about = recurrence.nodes, _described(series, recurrence.inputs)
+        nodes, about, carried = recurrence.nodes, _described(series, recurrence.inputs), _carried_of(recurrence)
         graph = LayerGraph(0, Weights(), self.precision)
         u = graph.read(about["input"])
-        x = graph.read(Value(name=CARRIED, shape=(nodes,)), ("batch",))
+        x = graph.read(carried.read, ("batch",))
 
         def ordered(name: str, of_gates: Any, of_candidate: Any) -> str:
             # ONNX has z, r, h; the model r above z.
@@ -129,11 +126,10 @@ class _Cutter(ABC):
         )
         states = graph.node("Transpose", graph.node("Squeeze", by_time, graph.constant([1], np.int64)), perm=[1, 0, 2])
         graph.give(about["output"], series.emit(graph, states))
-        following = graph.node("Squeeze", last, graph.constant([0], np.int64))
-        graph.give(Value(name=NEXT, shape=(nodes,)), following, ("batch",))
+        graph.give(carried.given, graph.node("Squeeze", last, graph.constant([0], np.int64)), ("batch",))
 
         reference = self.advancing(recurrence, series)
-        return Plan(graphs=[graph], references=[reference], carried=[_carried_of(recurrence)], **about)
+        return Plan(graphs=[graph], references=[reference], carried=[carried], **about)
 
     def advancing(self, recurrence: GatedRecurrence, series: Series) -> Reference:
         """The recurrence itself, from the carried state on."""
@@ -213,13 +209,13 @@ class Segments(_Cutter):
         """
         nodes, dtype, about = recurrence.nodes, recurrence.W.dtype, _described(series, recurrence.inputs)
         weights = Weights()
-        carried = Value(name=CARRIED, shape=(nodes,))
+        carried = _carried_of(recurrence)
         update = Value(name="update", shape=(nodes,))
         state = Value(name="state_0", shape=(nodes,), dtype=layer.spec.dtype)
         first, last = LayerGraph(0, weights, self.precision), LayerGraph(1, weights, self.precision)
 
         u = first.read(about["input"])
-        x = _with_time(first, first.read(carried, ("batch",)))
+        x = _with_time(first, first.read(carried.read, ("batch",)))
         driven = first.linear(u, "recurrence.W_in", recurrence.W_in, recurrence.bias)
         r, z = _emit_gates(first, driven, x, recurrence)
         gated = first.node("Mul", r, x)
@@ -231,11 +227,11 @@ class Segments(_Cutter):
         first.give(update, z)
 
         h = read_states(last, layer, 0)
-        x = _with_time(last, last.read(carried, ("batch",)))
+        x = _with_time(last, last.read(carried.read, ("batch",)))
         following = _emit_mixing(last, h, x, last.read(update))
         last.give(about["output"], series.emit(last, following))
         without_time = last.node("Squeeze", following, last.constant([1], np.int64))
-        last.give(Value(name=NEXT, shape=(nodes,)), without_time, ("batch",))
+        last.give(carried.given, without_time, ("batch",))
 
         def before(values: dict[str, Tensor]) -> dict[str, Tensor]:
             u, x = values["inputs"][:, 0].to(dtype), values[CARRIED].to(dtype)
@@ -259,7 +255,7 @@ class Segments(_Cutter):
             crossings=[
                 Crossing(slot=0, after=1, drive="drive_0", states="states_0", state="state_0" if settable else None)
             ],
-            carried=[_carried_of(recurrence)],
+            carried=[carried],
             stepwise=True,
         )
 
@@ -303,7 +299,7 @@ class Whole(_Cutter):
         network = network_of(layer.reservoir, 0)
         nodes, dtype, about = recurrence.nodes, recurrence.W.dtype, _described(series, recurrence.inputs)
         carried = [_carried_of(recurrence), *([] if settable else [carried_state(network, 0)])]
-        values = [Value(name=one.reads, shape=one.shape, dtype=one.dtype) for one in carried]
+        values = [one.read for one in carried]
         graph = LayerGraph(0, Weights(), self.precision)
         u = graph.read(about["input"])
         initial = [graph.read(value, ("batch",)) for value in values]
@@ -331,7 +327,7 @@ class Whole(_Cutter):
         last, states = graph.scan(step, values, initial, rows, sum(sizes), "float32")
         graph.give(about["output"], series.emit(graph, states))
         for one, tensor in zip(carried, last, strict=True):
-            graph.give(Value(name=one.gives, shape=one.shape, dtype=one.dtype), tensor, ("batch",))
+            graph.give(one.given, tensor, ("batch",))
 
         def driven_reference(values: dict[str, Tensor]) -> dict[str, Tensor]:
             u, x = values["inputs"].to(dtype), values[CARRIED].to(dtype)

@@ -19,11 +19,10 @@ def record_text(model: TokenModel, tokens: np.ndarray) -> Values:
     """Let a model read tokens (batch, time) from rest; returns them, and the states that its devices answered."""
     import torch
 
-    from reservoir_hw.readout.models.token_model import evaluating
+    from reservoir_hw.readout.models.token_model import device_of, evaluating
 
     with evaluating(model), _watched([layer.reservoir for layer in model.reservoir_layers]) as seen:
-        device = next((tensor.device for tensor in (*model.parameters(), *model.buffers())), None)
-        model.features(torch.from_numpy(tokens.astype(np.int64)).to(device))
+        model.features(torch.from_numpy(tokens.astype(np.int64)).to(device_of(model)))
     return {"tokens": tokens.astype(np.int64), **{f"states_{number}": states for number, states in enumerate(seen)}}
 
 

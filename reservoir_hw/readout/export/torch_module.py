@@ -28,7 +28,7 @@ from reservoir_hw.readout.edge.manifest import Crossing, DType, Value
 from reservoir_hw.readout.edge.sessions import session_of
 from reservoir_hw.readout.edge.verification import Deviation, deviation_of, limit_of
 from reservoir_hw.readout.export.graph import IR_VERSION, OPSET, Graph, LayerGraph, Plan, Values, Weights
-from reservoir_hw.readout.models.token_model import evaluating
+from reservoir_hw.readout.models.token_model import device_of, evaluating
 
 log = logging.getLogger(__name__)
 
@@ -419,8 +419,8 @@ def _reason(error: BaseException) -> str:
 @contextmanager
 def on_cpu(model: nn.Module) -> Iterator[None]:
     """The model on the CPU meanwhile, afterwards where it was."""
-    device = next((tensor.device for tensor in (*model.parameters(), *model.buffers())), None)
-    if device is None or device.type == "cpu":
+    device = device_of(model)
+    if device.type == "cpu":
         yield
         return
     model.to("cpu")

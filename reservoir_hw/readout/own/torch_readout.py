@@ -148,13 +148,19 @@ class TorchReadout(GatheredReadout):
             # One shard is all there is.
             options = options.model_copy(update={"shard_epochs": options.epochs})
         self._samples = int(known[:first].sum())
+
+        def loss_of_known(states: Tensor, targets: Tensor) -> Tensor:
+            learned = ~targets.isnan().any(dim=2)
+            outputs = network(states)[learned]
+            return loss(outputs, targets[learned].to(outputs.dtype))
+
         self._result = train(
             network,
             [Shard(states[:first], targets[:first])],
             [Shard(states[first:], targets[first:])] if held else None,
             options=options.model_copy(update={"context": states.shape[1]}),
             folder=self.folder,
-            loss=lambda states, targets: _of_known(loss, network(states), targets),
+            loss=loss_of_known,
             progress=self.progress,
         )
         self._take(network.cpu())
@@ -247,12 +253,6 @@ def _cut(states: np.ndarray, targets: np.ndarray, context: int) -> tuple[np.ndar
     behind = ((0, 0), (0, -steps % context), (0, 0))
     states, targets = np.pad(states, behind), np.pad(targets, behind, constant_values=np.nan)
     return states.reshape(-1, context, states.shape[2]), targets.reshape(-1, context, targets.shape[2])
-
-
-def _of_known(loss: Loss, outputs: Tensor, targets: Tensor) -> Tensor:
-    """The mean loss over the steps whose targets are known."""
-    known = ~targets.isnan().any(dim=2)
-    return loss(outputs[known], targets[known].to(outputs.dtype))
 
 
 def about_export(config: Any, nodes: int, inputs: int, outputs: int) -> list[str]:

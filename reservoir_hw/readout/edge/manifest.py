@@ -87,6 +87,7 @@ WEIGHTS = "graphs/weights.safetensors"
 """Beside the graphs, as ONNX allows a graph's external data in its own folder only."""
 
 DType = Literal["float32", "float64"]
+Precision = Literal["fp32", "int8"]
 Name = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]{0,63}$")]
 FileName = Annotated[str, Field(pattern=r"^[A-Za-z0-9_./-]{1,200}$")]
 Digest = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
@@ -261,7 +262,7 @@ class Manifest(_Part):
     version: Literal[4]
     manifest_sha256: Digest | None = Field(default=None, description="of everything else in the manifest")
     model: Text
-    precision: Literal["fp32", "int8"]
+    precision: Precision
     target: Literal["segments", "whole"]
     input: Value
     output: Value

@@ -15,7 +15,7 @@ from reservoir_hw.core.errors import ConfigurationError
 from reservoir_hw.core.reservoir import Reservoir
 from reservoir_hw.core.seeds import generator
 from reservoir_hw.readout.edge.bundle import Bundle
-from reservoir_hw.readout.edge.manifest import Refused, Segment, about
+from reservoir_hw.readout.edge.manifest import Refused, about
 from reservoir_hw.readout.edge.sessions import first_line, import_onnxruntime, make_session
 
 INT8_LIMIT = 0.1
@@ -138,14 +138,16 @@ def verify(path: str | os.PathLike[str]) -> Verification:
     runtime = import_onnxruntime()
     with Bundle.open(path) as bundle:
         golden = golden_values(bundle)
-        checked = tuple(
-            _check(bundle, index, segment, golden) for index, segment in enumerate(bundle.manifest.segments)
-        )
-        manifest = bundle.manifest
+        manifest, checked = bundle.manifest, []
+        for index, segment in enumerate(manifest.segments):
+            # Copied, as onnxruntime takes the address of its inputs and promises nothing about what it does there.
+            inputs = {value.name: golden[f"segment_{index}/{value.name}"].copy() for value in segment.reads}
+            worst = deviation(bundle, index, make_session(bundle, index), inputs, golden)
+            checked.append(Checked(index, segment.graph, worst))
         remarks = [] if manifest.loss is None else [str(manifest.loss)]
         if manifest.ranges is None and manifest.input.dtype != "int64":
             remarks.append("Nobody knows the ranges of the training: infer cannot tell what lies outside.")
-        return Verification(bundle.name, f"onnxruntime {runtime.__version__}", checked, tuple(remarks))
+        return Verification(bundle.name, f"onnxruntime {runtime.__version__}", tuple(checked), tuple(remarks))
 
 
 def golden_values(bundle: Bundle) -> dict[str, np.ndarray]:
@@ -171,13 +173,6 @@ def golden_values(bundle: Bundle) -> dict[str, np.ndarray]:
                 if array is None or array.dtype != np.dtype(value.dtype):
                     raise Refused(f"has no array segment_{index}/{value.name} of {value.dtype}: export it again")
     return golden
-
-
-def _check(bundle: Bundle, index: int, segment: Segment, golden: dict[str, np.ndarray]) -> Checked:
-    # Copied, as onnxruntime takes the address of its inputs and promises nothing about what it does there.
-    inputs = {value.name: golden[f"segment_{index}/{value.name}"].copy() for value in segment.reads}
-    worst = deviation(bundle, index, make_session(bundle, index), inputs, golden)
-    return Checked(index, segment.graph, worst)
 
 
 def deviation(

@@ -12,7 +12,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Iterable, Mapping
-from typing import Any, Literal, NamedTuple, TypeAlias, get_args
+from typing import Any, NamedTuple, TypeAlias, get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -21,11 +21,11 @@ from reservoir_hw.core.errors import ConfigurationError, ShapeError
 from reservoir_hw.core.provenance import versions
 from reservoir_hw.core.series_format import SeriesFormat
 from reservoir_hw.core.validation import whole_number
+from reservoir_hw.readout.edge.manifest import Precision
 from reservoir_hw.readout.export._c_int8 import SMALLEST_PEAK, Coding, Int8Matrix, Int8Readout
 from reservoir_hw.readout.export.unchanged import is_unchanged
 from reservoir_hw.readout.linear.training_chunks import Widths
 
-Precision: TypeAlias = Literal["fp32", "int8"]
 Range: TypeAlias = tuple[float, float]
 
 _WIDTH = 116

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import linear
 
-from reservoir_hw.readout.edge.manifest import Carried, Crossing, Value
-from reservoir_hw.readout.export.graph import EDGE, LayerGraph, Plan, Precision, Reference, Values, Weights, array
+from reservoir_hw.readout.edge.manifest import Carried, Crossing, Precision, Value
+from reservoir_hw.readout.export.graph import EDGE, LayerGraph, Plan, Reference, Values, Weights, array
 from reservoir_hw.readout.export.simulated_network import (
     carried_state,
     check_size,

@@ -29,6 +29,11 @@ from reservoir_hw.readout.export.segments import plan_of
 
 Metrics = Mapping[str, Mapping[str, float]]
 
+# What a manifest and a plan say in the same words.
+_OF_THE_PLAN = (
+    "model", "target", "input", "output", "output_meaning", "reads_last", "stepwise", "whole_sequences",
+)  # fmt: skip
+
 # Of the provenance: paths, and the command line.
 _OF_THIS_MACHINE = ("command", "configuration", "configuration_sha256")
 
@@ -151,22 +156,15 @@ def export_model(
     if tokenizer is not None:
         files["tokenizer.json"] = tokenizer.dump().encode()
     manifest = {
-        "model": plan.model,
+        **{name: getattr(plan, name) for name in _OF_THE_PLAN},
         "precision": precision,
-        "target": plan.target,
-        "input": plan.input,
-        "output": plan.output,
-        "output_meaning": plan.output_meaning,
         "series": series,
         "washout": whole_number("washout", washout, least=0),
         "ranges": ranges,
         "loss": loss,
-        "reads_last": plan.reads_last,
         "segments": tuple(graph.segment for graph in plan.graphs),
         "crossings": tuple(plan.crossings),
         "carried": tuple(plan.carried),
-        "stepwise": plan.stepwise,
-        "whole_sequences": plan.whole_sequences,
         "slots": tuple(slots),
         "tokenizer": "tokenizer.json" if tokenizer is not None else None,
         "golden": "golden.safetensors",

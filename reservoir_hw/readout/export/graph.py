@@ -13,7 +13,7 @@ import numpy as np
 
 from reservoir_hw.core.errors import ConfigurationError, MissingExtra, ReservoirError
 from reservoir_hw.core.spec import ReservoirSpec
-from reservoir_hw.readout.edge.manifest import Carried, Crossing, Segment, Value
+from reservoir_hw.readout.edge.manifest import Carried, Crossing, Precision, Segment, Value
 from reservoir_hw.readout.export.unchanged import is_unchanged
 from reservoir_hw.readout.linear.least_squares import FeatureScale
 
@@ -82,8 +82,6 @@ try:
     from onnx import TensorProto, helper, numpy_helper
 except ImportError as error:  # pragma: no cover - depends on what is installed
     raise MissingExtra("export needs onnx: pip install 'reservoir-hw[export]'") from error
-
-Precision = Literal["fp32", "int8"]
 
 OPSET, IR_VERSION = 17, 8
 """Read by onnxruntime 1.16 and later."""

@@ -10,9 +10,9 @@ import numpy as np
 from reservoir_hw.core.errors import ConfigurationError
 from reservoir_hw.core.reservoir import Reservoir
 from reservoir_hw.core.spec import ReservoirSpec
-from reservoir_hw.readout.edge.manifest import Crossing, Value
+from reservoir_hw.readout.edge.manifest import Crossing, Precision, Value
 from reservoir_hw.readout.edge.verification import spread_of
-from reservoir_hw.readout.export.graph import LayerGraph, Plan, Precision, Values, Weights
+from reservoir_hw.readout.export.graph import LayerGraph, Plan, Values, Weights
 from reservoir_hw.readout.export.simulated_network import carried_state, emit_network, network_of, simulated
 from reservoir_hw.readout.export.unchanged import refuse_changes
 from reservoir_hw.readout.linear.least_squares import FeatureScale, LinearForm, loses_in_single, sizes_of
@@ -173,7 +173,11 @@ class LinearPart:
         spread: np.ndarray | None = None,
     ) -> None:
         self.form: LinearForm = readout.linear_form()
-        _check_widths(self.form, reservoir)
+        if self.form.nodes != reservoir.nodes or self.form.inputs not in (0, reservoir.inputs):
+            raise ConfigurationError(
+                f"the readout reads {self.form.weights.shape[1]} features, the reservoir has {reservoir.nodes} nodes"
+                + (f" and {reservoir.inputs} inputs" if self.form.inputs else "")
+            )
         self.readout = readout
         self.dtype = reservoir.dtype
         known = self.form.scale or (None if recorded is None else _scale_of(self.form, recorded))
@@ -209,15 +213,6 @@ class LinearPart:
     def _predicted(self, states: np.ndarray, values: Values) -> np.ndarray:
         given = values["inputs"].astype(states.dtype) if self.form.inputs else None
         return self.readout.predict(states, given)
-
-
-def _check_widths(form: LinearForm, reservoir: ReservoirSpec) -> None:
-    """Raise `ConfigurationError` for the readout of another device."""
-    if form.nodes != reservoir.nodes or form.inputs not in (0, reservoir.inputs):
-        raise ConfigurationError(
-            f"the readout reads {form.nodes + form.inputs} features, the reservoir has {reservoir.nodes} nodes"
-            + (f" and {reservoir.inputs} inputs" if form.inputs else "")
-        )
 
 
 def _sizes(form: LinearForm, reservoir: ReservoirSpec, scale: FeatureScale | None) -> np.ndarray | None:

@@ -29,7 +29,7 @@ from reservoir_hw.readout.models.softmax import cross_entropy
 from reservoir_hw.readout.models.token_model import evaluating
 from reservoir_hw.readout.training.estimate import DriveEstimate, estimate_drives
 from reservoir_hw.readout.training.examples import Examples, Order, Windows, counted_targets, digest_of, drawn, shuffled
-from reservoir_hw.readout.training.identity import reservoirs_of, upstream_constants
+from reservoir_hw.readout.training.identity import constants_of, reservoirs_of
 from reservoir_hw.readout.training.noise import NoiseOf, inside
 from reservoir_hw.readout.training.optimizer import weights_of
 from reservoir_hw.readout.training.options import TrainingOptions
@@ -184,10 +184,7 @@ class HarvestedShards:
     def __getitem__(self, number: int) -> Shard:
         """A shard; its states are read from the store, or driven."""
         number = range(len(self))[number]
-        if self._path is None:
-            states = self._in_memory(number)
-        else:
-            states = self._stored(number)
+        states = self._in_memory(number) if self._path is None else self._stored(self._path, number)
         return Shard(states, torch.from_numpy(self._targets(number)))
 
     def shape(self, number: int) -> tuple[int, int]:
@@ -209,7 +206,11 @@ class HarvestedShards:
             "shards": len(self),
             "washout": self._washout,
             "reservoirs": [r.spec.identity.fingerprint for r in reservoirs_of(self._model)],
-            "constants": upstream_constants(self._model),
+            "constants": {
+                name: told
+                for name, told in constants_of(self._model).items()
+                if name != "readout" and not name.startswith("readout.")
+            },
             "limits": [layer.limit for layer in self._model.reservoir_layers],
             "upstream": checksum(_upstream(self._model))[:16],
         }
@@ -231,7 +232,7 @@ class HarvestedShards:
         """
         if self._path is None:
             raise ConfigurationError("harvest keeps states in a store: give a folder")
-        self._fill(len(self), on_steps)
+        self._fill(self._path, len(self), on_steps)
 
     # ---- driving
 
@@ -271,18 +272,18 @@ class HarvestedShards:
 
     # ---- keeping
 
-    def _stored(self, number: int) -> Tensor:
-        if not StateStore.exists(self._store_path) or self._opened().committed < self._places(number + 1):
-            self._fill(number + 1, None)
+    def _stored(self, path: Path, number: int) -> Tensor:
+        if not StateStore.exists(path) or self._opened(path).committed < self._places(number + 1):
+            self._fill(path, number + 1, None)
         elif not self._noise_restored:
-            self._restore_noise(self._opened())
-        dataset = self._opened().dataset(f"shard{number}")
+            self._restore_noise(self._opened(path))
+        dataset = self._opened(path).dataset(f"shard{number}")
         return torch.from_numpy(dataset.read_states(Region(slice(0, dataset.sequences), 0, dataset.steps)))
 
     def restore_noise(self) -> None:
         """Bring the noise of a simulated device to where it was when the states were kept."""
         if self._path is not None and StateStore.exists(self._path):
-            self._restore_noise(self._opened())
+            self._restore_noise(self._opened(self._path))
 
     def _restore_noise(self, store: StateStore) -> None:
         self._noise.restore(store.snapshot() or {})
@@ -292,13 +293,8 @@ class HarvestedShards:
         """What the store counts: the groups of the first shards."""
         return sum(len(self._groups(number)) for number in range(shards))
 
-    @property
-    def _store_path(self) -> Path:
-        assert self._path is not None
-        return self._path
-
-    def _opened(self, *, writable: bool = False) -> StateStore:
-        store = StateStore.open(self._store_path, writable=writable)
+    def _opened(self, path: Path, *, writable: bool = False) -> StateStore:
+        store = StateStore.open(path, writable=writable)
         begun = store.facts.get("harvest", {})
         change = first_change(begun, plain(self.identity))
         if change is not None:
@@ -310,12 +306,11 @@ class HarvestedShards:
         self._at_once = store.facts["at_once"]
         return store
 
-    def _fill(self, shards: int, on_steps: Callable[[int], None] | None) -> None:
+    def _fill(self, path: Path, shards: int, on_steps: Callable[[int], None] | None) -> None:
         """Drive what is missing of the first shards."""
-        path = self._store_path
         taken = f"{path} is being filled by another process"
         with owned(f"store {os.path.realpath(path)}", taken, "; call harvest() in one process first"):
-            store = self._opened(writable=True) if StateStore.exists(self._store_path) else None
+            store = self._opened(path, writable=True) if StateStore.exists(path) else None
             done = 0 if store is None else store.committed
             if store is not None:
                 store.remove_leftovers()
@@ -327,7 +322,7 @@ class HarvestedShards:
                 place += skipped
                 first = sum(len(group) for group in self._groups(number)[:skipped])
                 for tokens, states in self._driven(number, skipped):
-                    store = store or self._created(states)
+                    store = store or self._created(path, states)
                     self._write(store, number, first, tokens, states.numpy())
                     first, place = first + len(tokens), place + 1
                     store.commit(place, snapshot=self._noise.kept() or None)
@@ -350,7 +345,7 @@ class HarvestedShards:
                 timing=(float("nan"), float("nan")),
             )
 
-    def _created(self, states: Tensor) -> StateStore:
+    def _created(self, path: Path, states: Tensor) -> StateStore:
         """A new store for states like these."""
         steps, nodes = self._kept_steps, states.shape[2]
         per_step = min(self._at_once, max(map(len, self._sequences))) * nodes * states.element_size()
@@ -376,7 +371,7 @@ class HarvestedShards:
                 "reservoir": [reservoir.provenance() for reservoir in reservoirs_of(self._model)],
             },
         }
-        return StateStore.create(self._store_path, facts, layout)
+        return StateStore.create(path, facts, layout)
 
 
 def _check_fixed(model: Any) -> None:

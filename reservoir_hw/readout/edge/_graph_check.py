@@ -20,20 +20,23 @@ from reservoir_hw.readout.edge.manifest import WEIGHTS, Refused, Segment, Value,
 HEADER_LIMIT = 4 << 20
 RANK_LIMIT = 8
 _NAME_LIMIT = 256
-DTYPES = {
-    "BOOL": np.dtype("?"),
-    "U8": np.dtype("u1"),
-    "I8": np.dtype("i1"),
-    "U16": np.dtype("<u2"),
-    "I16": np.dtype("<i2"),
-    "F16": np.dtype("<f2"),
-    "U32": np.dtype("<u4"),
-    "I32": np.dtype("<i4"),
-    "F32": np.dtype("<f4"),
-    "U64": np.dtype("<u8"),
-    "I64": np.dtype("<i8"),
-    "F64": np.dtype("<f8"),
-}
+# What safetensors calls a type of numbers, its number in ONNX, and what it is.
+_NUMBERS = (
+    ("BOOL", 9, np.dtype("?")),
+    ("U8", 2, np.dtype("u1")),
+    ("I8", 3, np.dtype("i1")),
+    ("U16", 4, np.dtype("<u2")),
+    ("I16", 5, np.dtype("<i2")),
+    ("F16", 10, np.dtype("<f2")),
+    ("U32", 12, np.dtype("<u4")),
+    ("I32", 6, np.dtype("<i4")),
+    ("F32", 1, np.dtype("<f4")),
+    ("U64", 13, np.dtype("<u8")),
+    ("I64", 7, np.dtype("<i8")),
+    ("F64", 11, np.dtype("<f8")),
+)
+DTYPES = {name: dtype for name, _, dtype in _NUMBERS}
+_OF_ONNX = {number: dtype for _, number, dtype in _NUMBERS}
 
 
 @dataclass(frozen=True)
@@ -114,20 +117,6 @@ DEPTH_LIMIT = 8
 FIELDS_LIMIT = 200_000
 _ELEMENTS_LIMIT = 1 << 40
 
-_DTYPES = {
-    1: np.dtype("<f4"),
-    2: np.dtype("u1"),
-    3: np.dtype("i1"),
-    4: np.dtype("<u2"),
-    5: np.dtype("<i2"),
-    6: np.dtype("<i4"),
-    7: np.dtype("<i8"),
-    9: np.dtype("?"),
-    10: np.dtype("<f2"),
-    11: np.dtype("<f8"),
-    12: np.dtype("<u4"),
-    13: np.dtype("<u8"),
-}
 _EXTERNAL = 1
 
 _Found: TypeAlias = "dict[str, list[int | memoryview]]"
@@ -272,7 +261,7 @@ class _Check:
             for kind in _parts(value, "type"):
                 for tensor in _parts(self._message(kind, _TYPE, "the type of a value"), "tensor_type"):
                     element = _number(self._message(tensor, _TENSOR_TYPE, "the type of a value"), "elem_type")
-            dtype = _DTYPES.get(element)
+            dtype = _OF_ONNX.get(element)
             found.append((_text(value, "name"), f"type {element}" if dtype is None else dtype.name))
         if found != [(value.name, value.dtype) for value in expected]:
             named = ", ".join(f"{shown(name)} ({dtype})" for name, dtype in found[:20]) or "none"
@@ -308,7 +297,7 @@ class _Check:
                 f"initializer {shown(name)} lies at offset {shown(facts.get('offset', '0'))} with length "
                 f"{shown(facts.get('length', 'unknown'))}, but the weight at {extent.start} with {extent.length}"
             )
-        dtype, shape = _DTYPES.get(_number(tensor, "data_type")), self._dims(tensor)
+        dtype, shape = _OF_ONNX.get(_number(tensor, "data_type")), self._dims(tensor)
         if dtype != extent.dtype or shape != extent.shape:
             raise Refused(
                 f"initializer {shown(name)} is {dtype} {list(shape)[:8]}, but the weight {extent.dtype} "
@@ -324,7 +313,7 @@ class _Check:
         if tensor["segment"]:
             raise Refused(f"tensor {name} is a part of another")
         elements = math.prod(self._dims(tensor))
-        dtype = _DTYPES.get(_number(tensor, "data_type"))
+        dtype = _OF_ONNX.get(_number(tensor, "data_type"))
         raw = _parts(tensor, "raw_data")
         if raw and dtype is not None and len(raw[0]) != elements * dtype.itemsize:
             raise Refused(f"tensor {name} has {len(raw[0])} bytes for {elements} elements of {dtype}")

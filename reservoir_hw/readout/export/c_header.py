@@ -424,14 +424,16 @@ def _wrapped(numbers: Iterable[str], indent: int) -> list[str]:
 
 
 def _filled(name: str, widths: Widths, code: str) -> str:
-    """Put in the name, and keep the lines for readouts with inputs, or those for readouts without."""
+    """Put in the name, and keep what is for readouts with inputs, or for those without."""
+    code = re.sub(r"@\{(.*?)@\}", r"\1" if widths.inputs else "", code, flags=re.DOTALL)
     keep, drop = ("@+", "@-") if widths.inputs else ("@-", "@+")
     lines = [line.removeprefix(keep) for line in code.split("\n") if not line.startswith(drop)]
     return re.sub(r"\n{3,}", "\n\n", "\n".join(lines)).replace("@N", name.upper()).replace("@n", name)
 
 
-# In the texts below @n is the name, @N the name in capitals; lines with @+ are for readouts that take the inputs too,
-# those with @- for the others. @predict is predict, or model where predict is around it, in the user's numbers.
+# In the texts below @n is the name, @N the name in capitals; lines with @+, and what is between @{ and @}, are for
+# readouts that take the inputs too, lines with @- for the others. @predict is predict, or model where predict is around
+# it, in the user's numbers.
 
 _ARGMAX = """
 /* The number of the largest of the @N_OUTPUTS outputs, the first of equals. */
@@ -470,20 +472,18 @@ static inline void @n_drive(const double *inputs, float *drive)
 # @float is that of the outputs: double where they are scaled, float for scores.
 _USER_PREDICT = """
 @-/* states (@N_NODES) -> outputs (@N_OUTPUTS), in the user's numbers. Returns what @n_model returns. */
-@-static inline @type @n_predict(const float *states, @float *outputs)
 @+/*
 @+ * states (@N_NODES), inputs (@N_INPUTS) -> outputs (@N_OUTPUTS), both in the user's numbers. Returns what @n_model
 @+ * returns.
 @+ */
-@+static inline @type @n_predict(const float *states, const double *inputs, @float *outputs)
+static inline @type @n_predict(const float *states, @{const double *inputs, @}@float *outputs)
 {
     float scores[@N_OUTPUTS];
 @+    float drive[@N_INPUTS];
     @kept
     unsigned int o;
 @+    @n_drive(inputs, drive);
-@-    @keep@n_model(states, scores);
-@+    @keep@n_model(states, drive, scores);
+    @keep@n_model(states, @{drive, @}scores);
     for (o = 0u; o < @N_OUTPUTS; ++o) {
         outputs[o] = @value;
     }
@@ -513,16 +513,13 @@ static inline float @n_dot(const float *weights, const float *values, unsigned i
 """
 
 _FLOAT_LINEAR = """
-@-/* states (@N_NODES) -> outputs (@N_OUTPUTS), which must not overlap them. */
-@-static inline void @n_@predict(const float *states, float *outputs)
-@+/* states (@N_NODES), inputs (@N_INPUTS) -> outputs (@N_OUTPUTS), which must not overlap them. */
-@+static inline void @n_@predict(const float *states, const float *inputs, float *outputs)
+/* states (@N_NODES)@{, inputs (@N_INPUTS)@} -> outputs (@N_OUTPUTS), which must not overlap them. */
+static inline void @n_@predict(const float *states, @{const float *inputs, @}float *outputs)
 {
     unsigned int o;
     for (o = 0u; o < @N_OUTPUTS; ++o) {
-@-        outputs[o] = @n_bias[o] + @n_dot(@n_weights[o], states, @N_NODES);
-@+        outputs[o] = @n_bias[o] + @n_dot(@n_weights[o], states, @N_NODES)
-@+                     + @n_dot(@n_weights[o] + @N_NODES, inputs, @N_INPUTS);
+        outputs[o] = @n_bias[o] + @n_dot(@n_weights[o], states, @N_NODES)@{
+                     + @n_dot(@n_weights[o] + @N_NODES, inputs, @N_INPUTS)@};
     }
 }
 """
@@ -574,16 +571,13 @@ static inline unsigned int @n_quantise(const float *values, unsigned int count, 
 """
 
 _INT8_LINEAR = """
-@-/* states_q (@N_NODES) -> outputs (@N_OUTPUTS). */
-@-static inline void @n_@predict_q(const int8_t *states_q, float *outputs)
-@+/* states_q (@N_NODES), inputs_q (@N_INPUTS) -> outputs (@N_OUTPUTS). */
-@+static inline void @n_@predict_q(const int8_t *states_q, const int8_t *inputs_q, float *outputs)
+/* states_q (@N_NODES)@{, inputs_q (@N_INPUTS)@} -> outputs (@N_OUTPUTS). */
+static inline void @n_@predict_q(const int8_t *states_q, @{const int8_t *inputs_q, @}float *outputs)
 {
     unsigned int o;
     for (o = 0u; o < @N_OUTPUTS; ++o) {
-@-        const int32_t sum = @n_dot(@n_weights[o], states_q, @N_NODES);
-@+        const int32_t sum = @n_dot(@n_weights[o], states_q, @N_NODES)
-@+                            + @n_dot(@n_weights[o] + @N_NODES, inputs_q, @N_INPUTS);
+        const int32_t sum = @n_dot(@n_weights[o], states_q, @N_NODES)@{
+                            + @n_dot(@n_weights[o] + @N_NODES, inputs_q, @N_INPUTS)@};
         outputs[o] = (float)sum * @n_weights_scale[o] + @n_bias[o];
     }
 }
@@ -625,21 +619,17 @@ static inline void @n_@predict_q(const int8_t *states_q, float *outputs)
 
 _INT8_PREDICT = """
 @-/* states (@N_NODES) -> outputs (@N_OUTPUTS). Returns the number of states out of range, which were saturated. */
-@-static inline unsigned int @n_@predict(const float *states, float *outputs)
 @+/*
 @+ * states (@N_NODES), inputs (@N_INPUTS) -> outputs (@N_OUTPUTS).
 @+ * Returns the number of states and inputs out of range, which were saturated.
 @+ */
-@+static inline unsigned int @n_@predict(const float *states, const float *inputs, float *outputs)
+static inline unsigned int @n_@predict(const float *states, @{const float *inputs, @}float *outputs)
 {
     int8_t coded[@N_FEATURES];
-@-    const unsigned int saturated =
-@-        @n_quantise(states, @N_NODES, @N_STATE_CENTRE, @N_STATE_PER_UNIT, coded);
-@-    @n_@predict_q(coded, outputs);
-@+    const unsigned int saturated =
-@+        @n_quantise(states, @N_NODES, @N_STATE_CENTRE, @N_STATE_PER_UNIT, coded)
-@+        + @n_quantise(inputs, @N_INPUTS, @N_INPUT_CENTRE, @N_INPUT_PER_UNIT, coded + @N_NODES);
-@+    @n_@predict_q(coded, coded + @N_NODES, outputs);
+    const unsigned int saturated =
+        @n_quantise(states, @N_NODES, @N_STATE_CENTRE, @N_STATE_PER_UNIT, coded)@{
+        + @n_quantise(inputs, @N_INPUTS, @N_INPUT_CENTRE, @N_INPUT_PER_UNIT, coded + @N_NODES)@};
+    @n_@predict_q(coded, @{coded + @N_NODES, @}outputs);
     return saturated;
 }
 """

@@ -158,9 +158,8 @@ class CharTransformer(WindowModel):
         alike = tokens.shape == targets.shape and tokens.ndim == 2 and 0 < tokens.shape[1] <= self.context
         if self.causal or not alike or bool((targets[:, :-1] != IGNORED).any()):
             return super().loss(tokens, targets)
-        tokens = check_tokens(tokens, self.vocabulary)
         targets = check_tokens(targets, self.vocabulary, "targets", ignored=True)
-        return cross_entropy(self.readout, self.encode(tokens)[:, -1:], targets[:, -1:])
+        return cross_entropy(self.readout, self.last_features(tokens), targets[:, -1])
 
 
 def _sinusoids(steps: int, width: int) -> Tensor:

@@ -119,7 +119,17 @@ def plan_of_states(
     `ConfigurationError` for a device of another width, `NotSolved` for a readout without weights.
     """
     if hasattr(readout, "network"):
-        return _plan_of_network(readout, reservoir, precision)
+        if precision == "int8":
+            raise ConfigurationError(
+                f"a torch module such as {readout.config.label} is exported in float32 alone: leave out int8"
+            )
+        import torch
+
+        from reservoir_hw.readout.export.torch_module import export_module
+
+        read = readout.input_connection
+        example = torch.zeros(1, 1, reservoir.nodes + reservoir.inputs * read, dtype=getattr(torch, reservoir.dtype))
+        return export_module(readout.network, example, name="readout", reservoir=reservoir, input_connection=read)
     linear = LinearPart(readout, reservoir, precision, recorded, spread)
     inputs = Value(name="inputs", shape=(reservoir.inputs,), dtype=reservoir.dtype)
     states = Value(name="states_0", shape=(reservoir.nodes,), dtype=reservoir.dtype)
@@ -135,22 +145,6 @@ def plan_of_states(
         references=[lambda values: linear.reference(values["states_0"], values)],
         reservoirs=[reservoir],
         crossings=[Crossing(slot=0, after=0, drive="inputs", states="states_0")],
-    )
-
-
-def _plan_of_network(readout: Any, reservoir: ReservoirSpec, precision: Precision) -> Plan:
-    if precision == "int8":
-        raise ConfigurationError(
-            f"a torch module such as {readout.config.label} is exported in float32 alone: leave out int8"
-        )
-    import torch
-
-    from reservoir_hw.readout.export.torch_module import export_module
-
-    width = reservoir.nodes + reservoir.inputs * readout.input_connection
-    example = torch.zeros(1, 1, width, dtype=getattr(torch, reservoir.dtype))
-    return export_module(
-        readout.network, example, name="readout", reservoir=reservoir, input_connection=readout.input_connection
     )
 
 

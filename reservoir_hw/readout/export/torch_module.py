@@ -73,9 +73,13 @@ def export_module(
     as for a loop over time or a branch on values, where the graph needs operators beyond opset 17, and where it
     differs from the module; `MissingExtra` without onnxscript.
     """
-    example = _checked_example(example)
-    dtype = _DTYPES[str(example.dtype)]
-    width = int(example.shape[2])
+    if example.ndim != 3 or example.dtype not in (torch.float32, torch.float64) or not example.shape[2]:
+        raise ConfigurationError(
+            f"the example of a module's input must be (batch, time, features) of float32 or float64, not "
+            f"{tuple(example.shape)} of {example.dtype}"
+        )
+    example = example.detach().cpu()
+    dtype, width = _DTYPES[str(example.dtype)], example.shape[2]
     if reservoir is None:
         read = [Value(name="inputs", shape=(width,), dtype=dtype)]
         plan_input = read[0]
@@ -186,15 +190,6 @@ def _in_single(module: nn.Module, example: Tensor) -> nn.Module:
             f"a readout of type {name_of_module(module)} computes in double and cannot be copied: {error}; make it "
             "single precision (.float()) before the export"
         ) from error
-
-
-def _checked_example(example: Tensor) -> Tensor:
-    if example.ndim != 3 or example.dtype not in (torch.float32, torch.float64) or not example.shape[2]:
-        raise ConfigurationError(
-            f"the example of a module's input must be (batch, time, features) of float32 or float64, not "
-            f"{tuple(example.shape)} of {example.dtype}"
-        )
-    return example.detach().cpu()
 
 
 def _outputs(module: nn.Module, x: Tensor, taking: str = "") -> np.ndarray:

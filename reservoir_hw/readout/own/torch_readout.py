@@ -173,10 +173,8 @@ class TorchReadout(GatheredReadout):
         context = min(context, max(states.shape[1] for states, _ in sequences))
         if not context:
             raise self._nothing_left()
-        states, targets = (
-            np.concatenate(parts)
-            for parts in zip(*(_cut(states, targets, context) for states, targets in sequences), strict=True)
-        )
+        windows = zip(*(_cut(states, targets, context) for states, targets in sequences), strict=True)
+        states, targets = map(np.concatenate, windows)
         learned = np.logical_not(np.all(np.any(np.isnan(targets), axis=2), axis=1))
         if not learned.any():
             raise self._nothing_left()

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn.functional import linear
 
 from reservoir_hw.readout.edge.manifest import Carried, Crossing, Precision, Value
-from reservoir_hw.readout.export.graph import EDGE, LayerGraph, Plan, Reference, Values, Weights, array
+from reservoir_hw.readout.export.graph import EDGE, Graph, Plan, Reference, Values, Weights, array
 from reservoir_hw.readout.export.simulated_network import (
     carried_state,
     check_size,
@@ -70,7 +70,7 @@ class _Cutter(ABC):
     ) -> Plan:
         """As `chain`; `about` are the fields of the plan that describe the model."""
 
-    def emit_readout(self, graph: LayerGraph, readout: nn.Module, states: str, features: int) -> str:
+    def emit_readout(self, graph: Graph, readout: nn.Module, states: str, features: int) -> str:
         """Logits of states (batch, time, features) by any module that treats positions independently."""
         return emit_readout(graph, states, readout, features=features)
 
@@ -80,7 +80,7 @@ class _Cutter(ABC):
         check_size("W_in", 4 * model.nodes * model.vocabulary)
         recurrence, none = model.dense_recurrence(), np.empty((model.nodes, 0))
         network = dense_network(recurrence, none, 0.0, array(model.leak), model.activation, "float32")
-        graph = LayerGraph(0, Weights(), self.precision)
+        graph = Graph(0, Weights(), self.precision)
         driven = graph.emit(model.embedding, graph.read(TOKENS), "embedding")
         states = emit_loop(graph, driven, network, "recurrence", 0)
         about = _described_text(f"EsnLM({type(model.readout).__name__})", model.vocabulary)
@@ -99,7 +99,7 @@ class _Cutter(ABC):
         It is the GRU of ONNX with linear_before_reset = 0, equation 6: z x(t - 1) + (1 - z) h with h of r ⊙ x.
         """
         nodes, about, carried = recurrence.nodes, _described(series, recurrence.inputs), _carried_of(recurrence)
-        graph = LayerGraph(0, Weights(), self.precision)
+        graph = Graph(0, Weights(), self.precision)
         u = graph.read(about["input"])
         x = graph.read(carried.read, ("batch",))
 
@@ -165,9 +165,9 @@ class Segments(_Cutter):
         # Layers may share a device.
         devices = {id(layer.reservoir): layer.spec for layer in layers}
         slots = [list(devices).index(id(layer.reservoir)) for layer in layers]
-        graphs: list[LayerGraph] = []
+        graphs: list[Graph] = []
         for number, stage in enumerate(stages):
-            graph = LayerGraph(number, weights, self.precision)
+            graph = Graph(number, weights, self.precision)
             graphs.append(graph)
             x = graph.read(about["input"]) if not number else graph.read(_carry(carried, number)) if carried else None
             states = read_states(graph, layers[number - 1], number - 1) if number else None
@@ -212,7 +212,7 @@ class Segments(_Cutter):
         carried = _carried_of(recurrence)
         update = Value(name="update", shape=(nodes,))
         state = Value(name="state_0", shape=(nodes,), dtype=layer.spec.dtype)
-        first, last = LayerGraph(0, weights, self.precision), LayerGraph(1, weights, self.precision)
+        first, last = Graph(0, weights, self.precision), Graph(1, weights, self.precision)
 
         u = first.read(about["input"])
         x = _with_time(first, first.read(carried.read, ("batch",)))
@@ -268,7 +268,7 @@ class Whole(_Cutter):
     ) -> Plan:
         del carried
         networks = [network_of(layer.reservoir, number) for number, layer in enumerate(layers)]
-        graph = LayerGraph(0, Weights(), self.precision)
+        graph = Graph(0, Weights(), self.precision)
         y, passing = stages[0].emit(graph, graph.read(about["input"]), None)
         for number, (layer, network) in enumerate(zip(layers, networks, strict=True)):
             # Layers may share a network: its weights are kept once.
@@ -300,7 +300,7 @@ class Whole(_Cutter):
         nodes, dtype, about = recurrence.nodes, recurrence.W.dtype, _described(series, recurrence.inputs)
         carried = [_carried_of(recurrence), *([] if settable else [carried_state(network, 0)])]
         values = [one.read for one in carried]
-        graph = LayerGraph(0, Weights(), self.precision)
+        graph = Graph(0, Weights(), self.precision)
         u = graph.read(about["input"])
         initial = [graph.read(value, ("batch",)) for value in values]
         # The gates' drive and the inputs are known of all steps.
@@ -373,7 +373,7 @@ def _described(series: Series, inputs: int) -> dict[str, Any]:
     }
 
 
-def _emit_gates(graph: LayerGraph, drive: str, x: str, recurrence: GatedRecurrence) -> list[str]:
+def _emit_gates(graph: Graph, drive: str, x: str, recurrence: GatedRecurrence) -> list[str]:
     """r and z of W_in u + b (..., 2 nodes) and x (..., nodes)."""
     recurrent = graph.linear(x, "recurrence.W", recurrence.W, None)
     both = graph.node("Sigmoid", graph.node("Add", drive, recurrent))
@@ -381,7 +381,7 @@ def _emit_gates(graph: LayerGraph, drive: str, x: str, recurrence: GatedRecurren
     return graph.node("Split", both, sizes, axis=-1, outputs=2)
 
 
-def _emit_mixing(graph: LayerGraph, h: str, x: str, z: str) -> str:
+def _emit_mixing(graph: Graph, h: str, x: str, z: str) -> str:
     """z x + (1 - z) h."""
     return graph.node("Add", h, graph.node("Mul", z, graph.node("Sub", x, h)))
 
@@ -390,7 +390,7 @@ def _carried_of(recurrence: GatedRecurrence) -> Carried:
     return Carried(reads=CARRIED, gives=NEXT, shape=(recurrence.nodes,))
 
 
-def _with_time(graph: LayerGraph, x: str) -> str:
+def _with_time(graph: Graph, x: str) -> str:
     """A carried value (batch, ...) as a row (batch, 1, ...)."""
     return graph.node("Unsqueeze", x, graph.constant([1], np.int64))
 
@@ -402,7 +402,7 @@ _NEAR = 1e-5
 """Of the largest value of a drive: so near to a limit, rounding decides what is clipped."""
 
 
-def emit_drive(graph: LayerGraph, x: str, layer: ReservoirLayer, number: int) -> None:
+def emit_drive(graph: Graph, x: str, layer: ReservoirLayer, number: int) -> None:
     """Give what crossing `number` drives the device with, and how many values the map clipped."""
     mapped, clipped = graph.input_map(x, layer)
     graph.give(Value(name=f"drive_{number}", shape=(layer.inputs,), dtype=layer.spec.dtype), mapped)
@@ -410,7 +410,7 @@ def emit_drive(graph: LayerGraph, x: str, layer: ReservoirLayer, number: int) ->
         graph.give(Value(name=f"clipped_{number}", dtype="int64", scalar=True), clipped)
 
 
-def read_states(graph: LayerGraph, layer: ReservoirLayer, number: int) -> str:
+def read_states(graph: Graph, layer: ReservoirLayer, number: int) -> str:
     """What the device of crossing `number` answered, as float32."""
     states = Value(name=f"states_{number}", shape=(layer.nodes,), dtype=layer.spec.dtype)
     return graph.from_device(graph.read(states), layer.spec.dtype)

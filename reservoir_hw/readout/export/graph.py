@@ -89,11 +89,17 @@ OPSET, IR_VERSION = 17, 8
 _TYPES = {"float32": TensorProto.FLOAT, "float64": TensorProto.DOUBLE, "int64": TensorProto.INT64}
 
 
+# Processors without integer dot products add two products of 8 bits in 16, which must not overflow: 2·255·63 < 2^15.
+_LARGEST = 63
+
+
 class Graph:
-    """One segment of a model.
+    """One segment of a model, written node by node, or layer by layer.
 
     Tensors have names; `node` makes new ones. Values have the axes (batch, time, *shape), both dynamic.
-    With `precision` int8, `layers.linear` quantises its weights.
+
+    Each method for a layer takes and returns names of tensors (..., width). Weights are arrays or torch tensors as the
+    model keeps them: of a linear layer (out, in), as in torch. With `precision` int8, `linear` quantises its weights.
     """
 
     def __init__(self, number: int, weights: Weights, precision: Precision = "fp32") -> None:
@@ -271,92 +277,7 @@ class Graph:
         self._count += 1
         return f"{operator}_{self._count}"
 
-
-def _read_inside(nodes: Iterable[Any]) -> Iterator[str]:
-    """Tensors that the bodies of these nodes read."""
-    for node in nodes:
-        for attribute in node.attribute:
-            for one in attribute.g.node:
-                yield from one.input
-            yield from _read_inside(attribute.g.node)
-
-
-def _without_external(model: Any) -> Any:
-    """A copy to be checked: the checker would look for the file of the weights, which is not there yet."""
-    copy = type(model)()
-    copy.CopyFrom(model)
-    kept = []
-    for tensor in copy.graph.initializer:
-        if tensor.data_location == TensorProto.EXTERNAL:
-            shape = tuple(tensor.dims)
-            copy.graph.input.append(helper.make_tensor_value_info(tensor.name, tensor.data_type, shape))
-        else:
-            kept.append(tensor)
-    del copy.graph.initializer[:]
-    copy.graph.initializer.extend(kept)
-    return copy
-
-
-# ---- A model cut at its reservoirs: graphs, what crosses between them, and what they are compared with.
-
-
-EDGE = "_on_the_edge"
-"""Behind the name of a count of clipped values: how many may be counted or not, as rounding decides."""
-
-Values = dict[str, np.ndarray]
-"""Arrays by the names of values."""
-
-Reference = Callable[[Values], Values]
-"""What a segment computes, by the model's own code: what it reads -> what it gives, and the `EDGE` of its counts."""
-
-
-@dataclass
-class Plan:
-    """What is exported. `graphs`, `references` and the segments of the manifest are in the same order.
-
-    `reservoirs` are the specs of the devices that the slots of the crossings name, as the model sees them.
-    """
-
-    model: str
-    input: Value
-    output: Value
-    output_meaning: Literal["values", "logits"]
-    graphs: list[Graph]
-    references: list[Reference]
-    reservoirs: list[ReservoirSpec] = field(default_factory=list)
-    crossings: list[Crossing] = field(default_factory=list)
-    carried: list[Carried] = field(default_factory=list)
-    stepwise: bool = False
-    whole_sequences: bool = False
-    reads_last: bool = False
-    vocabulary: int | None = None
-    state_scale: FeatureScale | None = None
-    """What states were like in training, where the device declares no range of them and the readout knows it."""
-
-    @property
-    def weights(self) -> Weights:
-        """Those of all graphs, in one file."""
-        return self.graphs[0].weights
-
-    @property
-    def target(self) -> Literal["segments", "whole"]:
-        """Graphs beside devices, or one graph that needs none."""
-        return "segments" if self.reservoirs else "whole"
-
-
-# ---- Layers of networks as ONNX nodes.
-
-
-# Processors without integer dot products add two products of 8 bits in 16, which must not overflow: 2·255·63 < 2^15.
-_LARGEST = 63
-
-
-class LayerGraph(Graph):
-    """A graph that is written layer by layer.
-
-    Each method takes and returns names of tensors (..., width). Weights are arrays or torch tensors as the model keeps
-    them: of a linear layer (out, in), as in torch.
-    """
+    # ---- layers
 
     def emit(self, module: Any, x: str, name: str) -> str:
         """A torch module, by its own `emit` or as one of torch's layers; its weights are called `name`.
@@ -485,6 +406,81 @@ class LayerGraph(Graph):
         products = self.node("MatMulInteger", x_integers, matrix, x_zero)
         scales = self.node("Mul", x_scale, self.weight(f"{name}.scale", scale))
         return self.node("Mul", self.node("Cast", products, to=_TYPES["float32"]), scales)
+
+
+def _read_inside(nodes: Iterable[Any]) -> Iterator[str]:
+    """Tensors that the bodies of these nodes read."""
+    for node in nodes:
+        for attribute in node.attribute:
+            for one in attribute.g.node:
+                yield from one.input
+            yield from _read_inside(attribute.g.node)
+
+
+def _without_external(model: Any) -> Any:
+    """A copy to be checked: the checker would look for the file of the weights, which is not there yet."""
+    copy = type(model)()
+    copy.CopyFrom(model)
+    kept = []
+    for tensor in copy.graph.initializer:
+        if tensor.data_location == TensorProto.EXTERNAL:
+            shape = tuple(tensor.dims)
+            copy.graph.input.append(helper.make_tensor_value_info(tensor.name, tensor.data_type, shape))
+        else:
+            kept.append(tensor)
+    del copy.graph.initializer[:]
+    copy.graph.initializer.extend(kept)
+    return copy
+
+
+# ---- A model cut at its reservoirs: graphs, what crosses between them, and what they are compared with.
+
+
+EDGE = "_on_the_edge"
+"""Behind the name of a count of clipped values: how many may be counted or not, as rounding decides."""
+
+Values = dict[str, np.ndarray]
+"""Arrays by the names of values."""
+
+Reference = Callable[[Values], Values]
+"""What a segment computes, by the model's own code: what it reads -> what it gives, and the `EDGE` of its counts."""
+
+
+@dataclass
+class Plan:
+    """What is exported. `graphs`, `references` and the segments of the manifest are in the same order.
+
+    `reservoirs` are the specs of the devices that the slots of the crossings name, as the model sees them.
+    """
+
+    model: str
+    input: Value
+    output: Value
+    output_meaning: Literal["values", "logits"]
+    graphs: list[Graph]
+    references: list[Reference]
+    reservoirs: list[ReservoirSpec] = field(default_factory=list)
+    crossings: list[Crossing] = field(default_factory=list)
+    carried: list[Carried] = field(default_factory=list)
+    stepwise: bool = False
+    whole_sequences: bool = False
+    reads_last: bool = False
+    vocabulary: int | None = None
+    state_scale: FeatureScale | None = None
+    """What states were like in training, where the device declares no range of them and the readout knows it."""
+
+    @property
+    def weights(self) -> Weights:
+        """Those of all graphs, in one file."""
+        return self.graphs[0].weights
+
+    @property
+    def target(self) -> Literal["segments", "whole"]:
+        """Graphs beside devices, or one graph that needs none."""
+        return "segments" if self.reservoirs else "whole"
+
+
+# ---- Layers of torch.
 
 
 def array(weight: Any) -> np.ndarray:

@@ -12,7 +12,7 @@ from reservoir_hw.core.reservoir import Reservoir
 from reservoir_hw.core.spec import ReservoirSpec
 from reservoir_hw.readout.edge.manifest import Crossing, Precision, Value
 from reservoir_hw.readout.edge.verification import spread_of
-from reservoir_hw.readout.export.graph import LayerGraph, Plan, Values, Weights
+from reservoir_hw.readout.export.graph import Graph, Plan, Values, Weights
 from reservoir_hw.readout.export.simulated_network import carried_state, emit_network, network_of, simulated
 from reservoir_hw.readout.export.unchanged import refuse_changes
 from reservoir_hw.readout.linear.least_squares import FeatureScale, LinearForm, loses_in_single, sizes_of
@@ -81,7 +81,7 @@ def whole_plan(model: Any, precision: Precision = "fp32", *, reservoir: Reservoi
     linear = LinearPart(model, reservoir.spec, precision)
     network = network_of(reservoir, 0)
     inputs = Value(name="inputs", shape=(reservoir.spec.inputs,), dtype=network.dtype)
-    graph = LayerGraph(0, Weights(), precision)
+    graph = Graph(0, Weights(), precision)
     u = graph.read(inputs)
     states = emit_network(graph, u, network, "reservoir_0", 0)
     linear.emit(graph, states, u if linear.form.inputs else None)
@@ -133,7 +133,7 @@ def plan_of_states(
     linear = LinearPart(readout, reservoir, precision, recorded, spread)
     inputs = Value(name="inputs", shape=(reservoir.inputs,), dtype=reservoir.dtype)
     states = Value(name="states_0", shape=(reservoir.nodes,), dtype=reservoir.dtype)
-    graph = LayerGraph(0, Weights(), precision)
+    graph = Graph(0, Weights(), precision)
     linear.emit(graph, graph.read(states), graph.read(inputs) if linear.form.inputs else None)
     return Plan(
         state_scale=linear.scale,
@@ -190,7 +190,7 @@ class LinearPart:
         """What it gives."""
         return Value(name="outputs", shape=(len(self.form.bias),), dtype="float64" if self.double else "float32")
 
-    def emit(self, graph: LayerGraph, states: str, inputs: str | None) -> None:
+    def emit(self, graph: Graph, states: str, inputs: str | None) -> None:
         """Give the output of states and inputs in the device's dtype."""
         features = [name for name in (states, inputs) if name is not None]
         if not self.double:

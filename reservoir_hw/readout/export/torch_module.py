@@ -27,7 +27,7 @@ from reservoir_hw.core.spec import ReservoirSpec
 from reservoir_hw.readout.edge.manifest import Crossing, DType, Value
 from reservoir_hw.readout.edge.sessions import session_of
 from reservoir_hw.readout.edge.verification import Deviation, deviation_of, limit_of
-from reservoir_hw.readout.export.graph import IR_VERSION, OPSET, Graph, LayerGraph, Plan, Values, Weights
+from reservoir_hw.readout.export.graph import IR_VERSION, OPSET, Graph, Plan, Values, Weights
 from reservoir_hw.readout.models.token_model import device_of, evaluating
 
 log = logging.getLogger(__name__)
@@ -126,7 +126,7 @@ def emit_module(graph: Graph, x: str, module: nn.Module, example: Tensor, name: 
     return output
 
 
-def emit_readout(graph: LayerGraph, states: str, module: nn.Module, name: str = "readout", *, features: int) -> str:
+def emit_readout(graph: Graph, states: str, module: nn.Module, name: str = "readout", *, features: int) -> str:
     """Logits of states (batch, time, features): as the module writes itself (`emit`), or as torch.export reads it.
 
     Raises `ConfigurationError` for a module that `export_module` refuses, or that mixes positions.
@@ -271,7 +271,7 @@ def _lower(graph: Any, constants: dict[str, Any], what: str) -> None:
                 f"{what} has a branch or a loop in its graph (operator {node.op_type}, as of torch.cond): not exported"
             )
         if node.op_type == "LayerNormalization" and len(node.input) == 2 and node.input[1] in constants:
-            # As in `layers.layer_norm`: onnxruntime 1.16 breaks down without a shift.
+            # As in `Graph.layer_norm`: onnxruntime 1.16 breaks down without a shift.
             nothing = np.zeros_like(numpy_helper.to_array(constants[node.input[1]]))
             graph.initializer.append(numpy_helper.from_array(nothing, f"{node.output[0]}_shift"))
             node.input.append(f"{node.output[0]}_shift")

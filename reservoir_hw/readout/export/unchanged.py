@@ -15,7 +15,7 @@ def is_unchanged(module: Any, statement: str | None = None) -> bool:
 def refuse_changes(model: Any) -> None:
     """Raise `ConfigurationError` where a part of a torch module computes other things than its graphs would.
 
-    Readouts and embeddings are not looked at: `LayerGraph.emit` does that.
+    Readouts and embeddings are not looked at: `Graph.emit` does that.
     """
     for name, part in model.named_modules():
         stating = _defining(part, "exported_methods")

@@ -161,7 +161,33 @@ def c_header(
         raise ConfigurationError("ranges and calibration are for precision='int8'; float32 needs none: leave them out")
     else:
         code = _float_code(matrices)
-    return _file(name, comment, widths, sizes, code, series)
+    if series is None:
+        code = code.replace("@predict", "predict")
+    else:
+        sizes["CHANNELS"] = len(series.inputs)
+        code = code.replace("@predict", "model") + _user_code(series, saturates="saturated" in code)
+    argmax = _ARGMAX if widths.outputs > 1 and (series is None or series.classes) else ""
+    if series is not None and series.classes:
+        decide = "the scores of its last step"
+        if series.decide == "mean":
+            decide = f"the means of its scores from step {series.decide_from} on (from 0, if it is shorter)"
+        argmax += _CLASS.replace("@decide", decide)
+    macro = name.upper()
+    return "\n".join(
+        [
+            *comment,
+            f"#ifndef {macro}_H",
+            f"#define {macro}_H",
+            "",
+            *(f"#define {macro}_{size} {count}u" for size, count in sizes.items()),
+            "",
+            _filled(name, widths, code).strip("\n"),
+            *_filled(name, widths, argmax).splitlines(),
+            "",
+            f"#endif /* {macro}_H */",
+            "",
+        ]
+    )
 
 
 def int8_readout(
@@ -264,43 +290,6 @@ def _too_large_for_avr(precision: Precision, matrices: Matrices) -> list[str]:
     advice = "a low-rank readout or fewer nodes" if precision == "int8" else "int8, a low-rank readout or fewer nodes"
     said = f'"a table of {largest} bytes, and an array on AVR has at most {_AVR_LIMIT}: take {advice}"'
     return ["#ifdef __AVR__", f"#error {said}", "#endif"]
-
-
-def _file(
-    name: str,
-    comment: list[str],
-    widths: Widths,
-    sizes: dict[str, int],
-    code: str,
-    series: SeriesFormat | None,
-) -> str:
-    macro = name.upper()
-    if series is None:
-        code = code.replace("@predict", "predict")
-    else:
-        sizes["CHANNELS"] = len(series.inputs)
-        code = code.replace("@predict", "model") + _user_code(series, saturates="saturated" in code)
-    argmax = _ARGMAX if widths.outputs > 1 and (series is None or series.classes) else ""
-    if series is not None and series.classes:
-        decide = "the scores of its last step"
-        if series.decide == "mean":
-            decide = f"the means of its scores from step {series.decide_from} on (from 0, if it is shorter)"
-        argmax += _CLASS.replace("@decide", decide)
-    return "\n".join(
-        [
-            *comment,
-            f"#ifndef {macro}_H",
-            f"#define {macro}_H",
-            "",
-            *(f"#define {macro}_{size} {count}u" for size, count in sizes.items()),
-            "",
-            _filled(name, widths, code).strip("\n"),
-            *_filled(name, widths, argmax).splitlines(),
-            "",
-            f"#endif /* {macro}_H */",
-            "",
-        ]
-    )
 
 
 def _float_code(matrices: Matrices) -> str:

@@ -404,29 +404,23 @@ def random_inputs(plan: Plan, shape: tuple[int, int], random: np.random.Generato
     States are drawn from the range that the device declares; where it declares none, with mean and deviation of those
     that a linear readout was trained on; where that is not known either, from the standard normal distribution.
     """
-    values = {plan.input.name: _random(plan.input, shape, random, plan, None)}
+
+    def draw(value: Value, axes: tuple[int, ...], limits: tuple[float, float] | None = None) -> np.ndarray:
+        whole = (*axes, *value.shape)
+        if value.dtype == "int64":
+            return random.integers(0, plan.vocabulary or 2, whole)
+        numbers = random.standard_normal(whole) if limits is None else random.uniform(*limits, whole)
+        return numbers.astype(value.dtype)
+
+    values = {plan.input.name: draw(plan.input, shape)}
     for crossing in plan.crossings:
         spec = plan.reservoirs[crossing.slot]
         value = Value(name=crossing.states, shape=(spec.nodes,), dtype=spec.dtype)
-        states = _random(value, shape, random, plan, spec.state_range)
+        states = draw(value, shape, spec.state_range)
         if plan.state_scale is not None:
             centre, spread = plan.state_scale.centre[: spec.nodes], plan.state_scale.spread[: spec.nodes]
             states = (centre + spread * states).astype(value.dtype)
         values[crossing.states] = states
     for carried in plan.carried:
-        values[carried.reads] = _random(carried.read, shape[:1], random, plan, None)
+        values[carried.reads] = draw(carried.read, shape[:1])
     return values
-
-
-def _random(
-    value: Value,
-    axes: tuple[int, ...],
-    random: np.random.Generator,
-    plan: Plan,
-    limits: tuple[float, float] | None,
-) -> np.ndarray:
-    shape = (*axes, *value.shape)
-    if value.dtype == "int64":
-        return random.integers(0, plan.vocabulary or 2, shape)
-    numbers = random.standard_normal(shape) if limits is None else random.uniform(*limits, shape)
-    return numbers.astype(value.dtype)

@@ -26,8 +26,8 @@ class WindowModel(TokenModel):
 
     A model writes `encode`, and sets `readout`. The features of a position depend on its window alone, in which
     positions count from 0. With a mask (`causal`), all positions of a text of at most `context` tokens come out of one
-    pass of `encode`. The positions of a longer text that lie behind its first `context` tokens take a pass each, over
-    windows that end there. Without a mask every position takes a pass of its own.
+    pass of `encode`. In a longer text each position after the first `context` tokens takes a pass of its own, over the
+    window that ends there. Without a mask every position takes a pass of its own.
     """
 
     def __init__(

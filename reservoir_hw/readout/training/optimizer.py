@@ -232,8 +232,8 @@ class Objective(nn.Module):
 class Work:
     """A training: `objective` is minimised on `examples` for `steps` steps, and judged on `held_out`.
 
-    `identity` says on what a training goes on from a checkpoint: it must be the same then (the corpus, the devices).
-    `noise` is the noise of simulated devices, whose position a checkpoint keeps.
+    `identity` is what must be the same when a training goes on from a checkpoint: the corpus, the devices. `noise` is
+    the noise of simulated devices; a checkpoint keeps how far it has come.
     """
 
     objective: Objective

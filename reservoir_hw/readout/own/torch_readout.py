@@ -174,7 +174,7 @@ class TorchReadout(GatheredReadout):
         if not context:
             raise self._nothing_left()
         windows = zip(*(_cut(states, targets, context) for states, targets in sequences), strict=True)
-        states, targets = map(np.concatenate, windows)
+        states, targets = (np.concatenate(parts) for parts in windows)
         learned = np.logical_not(np.all(np.any(np.isnan(targets), axis=2), axis=1))
         if not learned.any():
             raise self._nothing_left()

@@ -20,12 +20,12 @@ if TYPE_CHECKING:
     from reservoir_hw.networks.language_weights import EsnArrays as EsnArrays
     from reservoir_hw.networks.language_weights import dense_esn_weights as dense_esn_weights
     from reservoir_hw.networks.language_weights import sparse_esn_weights as sparse_esn_weights
+    from reservoir_hw.readout.configuration import NotSolved as NotSolved
     from reservoir_hw.readout.edge.runner import EdgeRunner as EdgeRunner
     from reservoir_hw.readout.export.exporter import export_model as export_model
-    from reservoir_hw.readout.linear.configuration import IllConditionedWarning as IllConditionedWarning
-    from reservoir_hw.readout.linear.configuration import NotSolved as NotSolved
     from reservoir_hw.readout.linear.online import LMSReadout as LMSReadout
     from reservoir_hw.readout.linear.online import RLSReadout as RLSReadout
+    from reservoir_hw.readout.linear.ridge import IllConditionedWarning as IllConditionedWarning
     from reservoir_hw.readout.linear.ridge import RidgeReadout as RidgeReadout
     from reservoir_hw.readout.linear.training_chunks import Chunk as Chunk
     from reservoir_hw.readout.models.configuration import ReservoirModelConfig as ReservoirModelConfig

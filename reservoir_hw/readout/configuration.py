@@ -11,7 +11,7 @@ from pydantic import Field, NonNegativeInt
 
 from reservoir_hw.core.channels import Channels
 from reservoir_hw.core.configuration import Config
-from reservoir_hw.core.errors import ConfigurationError
+from reservoir_hw.core.errors import ConfigurationError, ReservoirError
 from reservoir_hw.core.reservoir_config import ReservoirConfig
 from reservoir_hw.tasks.task import Task
 
@@ -71,6 +71,10 @@ class GradientReadoutConfig(ReadoutConfig):
 
     def check_gradient(self, reservoir: ReservoirConfig, channels: Channels) -> None:
         """Raise `ConfigurationError` where no gradient can pass, as far as the configuration tells."""
+
+
+class NotSolved(ReservoirError, RuntimeError):
+    """The readout has no weights yet; the message says which method computes them."""
 
 
 class Readout(Protocol):

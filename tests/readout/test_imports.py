@@ -24,9 +24,21 @@ from reservoir_hw.readout.training import train
 RUN = (
     "import reservoir_hw.readout.edge.runner, reservoir_hw.readout.edge.verification, reservoir_hw.readout.edge.bundle"
 )
+HEADER = """
+import numpy as np
+from reservoir_hw.readout import RidgeReadout
+from reservoir_hw.readout.export.c_header import c_header
+from reservoir_hw.readout.export.recording import record_series
+x = np.random.default_rng(0).standard_normal((30, 4))
+assert "readout_predict" in c_header(RidgeReadout().fit(x, x[:, :1]))
+assert "torch" not in sys.modules
+from reservoir_hw.readout import LowRankReadout
+assert "readout_predict" in c_header(LowRankReadout(4, 3, 2))
+"""
 LOADED: dict[str, tuple[str, set[str]]] = {
     "readouts that learn without gradients": (LEARNED, {"torch", "scipy", "numba", "sklearn"}),
     "a bundle": (RUN, {"torch", "onnx", "zarr", "matplotlib", "scipy", "numba", "safetensors"}),
+    "a C header": (HEADER, {"onnx", "onnxruntime"}),
     "training": (TRAIN, {"lightning_fabric"}),
 }
 MISSING = """

@@ -192,7 +192,7 @@ def _recorded_series(
     work: Export, settings: StateReadoutConfig, readout: Any, task: Task, device: Reservoir, stored: Stored
 ) -> Values:
     """What an open device answers to the beginning of the test, behind the washout, which may become longer."""
-    from reservoir_hw.readout.export.segments import record_series
+    from reservoir_hw.readout.export.recording import record_series
 
     tested = bool(task.test.targets.shape[1])
     split = task.test if tested else task.train
@@ -348,7 +348,7 @@ def _judge_text(work: Export, model: TokenModel, task: Tokens | None, quantised:
 
 
 def _recorded_text(work: Export, model: TokenModel, task: Tokens) -> Values:
-    from reservoir_hw.readout.export.segments import record_text
+    from reservoir_hw.readout.export.recording import record_text
 
     tokens = joined(task.tokens_test)[None, :RECORDED_STEPS]
     work.say(f"recording {tokens.shape[1]} tokens")

@@ -162,7 +162,7 @@ def text_loss(
     with noise is driven by the model alone, and the quantised segments get the states that it gave: else the
     difference would be that of two noises.
     """
-    from reservoir_hw.readout.export.segments import record_text
+    from reservoir_hw.readout.export.recording import record_text
     from reservoir_hw.readout.training.examples import Windows
 
     tokens = joined(task.tokens_test)[: max(TOKENS, options.context + 1)]

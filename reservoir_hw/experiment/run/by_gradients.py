@@ -310,7 +310,7 @@ class OnLabels(Trainer):
 
     def run(self, run: PointRun) -> None:
         """Open the reservoir, train, judge, and keep weights and outputs."""
-        from reservoir_hw.readout.training.on_examples import train
+        from reservoir_hw.readout.training.train_model import train
 
         task, files, gradient = run.task, run.files, gradient_of(run.point.config)
         run.say("opening")

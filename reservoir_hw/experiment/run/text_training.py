@@ -217,8 +217,8 @@ def train_on_harvested_states(
     What happened, what was driven, in words, and how long that took: seconds; None if an earlier process began it.
     `note` is called at every row of the log.
     """
-    from reservoir_hw.readout.training.on_examples import train
     from reservoir_hw.readout.training.shards import HarvestedShards
+    from reservoir_hw.readout.training.train_model import train
 
     options = gradient.options
     windows = windows_in(task.tokens_train, options)
@@ -277,7 +277,7 @@ def train_on_tokens(
 ) -> tuple[TrainingResult, str, float | None]:
     """Train the model, whose reservoirs are driven in every step; returns what `train_on_harvested_states` does."""
     from reservoir_hw.readout.training.estimate import estimate_training
-    from reservoir_hw.readout.training.on_examples import train
+    from reservoir_hw.readout.training.train_model import train
 
     options = gradient.options
     held_out = held_out_of(task, options)

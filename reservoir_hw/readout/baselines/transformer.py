@@ -1,5 +1,5 @@
-"""The character transformer that reservoirs are compared with (Köster & Uchida 2026, "Reservoir Computing as a
-Language Model", section II.C).
+"""Transformers that reservoirs are compared with: the character transformer of Köster & Uchida 2026 ("Reservoir
+Computing as a Language Model", section II.C), and GPT-2.
 """
 
 from __future__ import annotations
@@ -17,16 +17,17 @@ from reservoir_hw.core.validation import number_in, whole_number
 from reservoir_hw.readout.models.softmax import IGNORED, LinearReadout, cross_entropy
 from reservoir_hw.readout.models.token_model import TokenModel, check_tokens
 
-# Windows that are encoded at once where every position has one of its own.
+# Windows that are encoded at once, where each position has one of its own.
 _WINDOWS = 512
 
 
 class WindowModel(TokenModel):
-    """A model writes `encode`, and sets `readout`.
+    """A language model that sees a window of the last `context` tokens: abstract base.
 
-    What a position's features are depends on the last `context` tokens alone, numbered from the first of them. As long
-    as a text is no longer than that, one pass gives all positions (`causal`); beyond, and without a mask everywhere,
-    each position is the last of a window of its own, which takes a pass for each.
+    A model writes `encode`, and sets `readout`. The features of a position depend on its window alone, in which
+    positions count from 0. With a mask (`causal`), all positions of a text of at most `context` tokens come out of one
+    pass of `encode`. In a longer text each position after the first `context` tokens takes a pass of its own, over the
+    window that ends there. Without a mask every position takes a pass of its own.
     """
 
     def __init__(
@@ -55,15 +56,18 @@ class WindowModel(TokenModel):
         """Features (batch, time, width)."""
         text = tokens if self._past is None else torch.cat([self._past, tokens], 1)
         done, steps = text.shape[1] - tokens.shape[1], tokens.shape[1]
-        # Positions up to here are seen from the start of what is kept.
+        # The window of these positions begins with the text.
         short = min(self.context, text.shape[1]) - done
         if self.causal:
             parts = [self.encode(text[:, : done + short])[:, done:]]
         else:
             parts = [self.encode(text[:, : done + step + 1])[:, -1:] for step in range(short)]
         if steps > short:
-            parts.append(self._encode_each(text[:, 1:].unfold(1, self.context, 1)))
-        # What is left of a text that is longer still gives one window: the kept tokens and the next.
+            windows = text[:, 1:].unfold(1, self.context, 1)
+            flat = windows.reshape(-1, self.context).split(_WINDOWS)
+            last = torch.cat([self.encode(part)[:, -1] for part in flat])
+            parts.append(last.reshape(*windows.shape[:2], -1))
+        # The next token and the last ones before it make a window.
         self._past = text[:, -(self.context - 1) :] if self.context > 1 else text[:, :0]
         return torch.cat(parts, 1) if parts else self.embedding(tokens)
 
@@ -73,18 +77,11 @@ class WindowModel(TokenModel):
             return super().last_features(tokens)
         return self.encode(check_tokens(tokens, self.vocabulary))[:, -1]
 
-    def _encode_each(self, windows: Tensor) -> Tensor:
-        """The last position of each of windows (batch, windows, context): (batch, windows, width)."""
-        batch, number = windows.shape[:2]
-        flat = windows.reshape(-1, self.context)
-        parts = [self.encode(part)[:, -1] for part in flat.split(_WINDOWS)]
-        return torch.cat(parts).reshape(batch, number, -1)
-
 
 class CharTransformer(WindowModel):
     """Embedding + sinusoidal positions -> `layers` encoder layers -> linear readout.
 
-    A layer normalises behind its two residual sums (post-norm, Vaswani et al. 2017): x = LN(x + attention(x)),
+    A layer normalises after each of its two residual sums (post-norm, Vaswani et al. 2017): x = LN(x + attention(x)),
     x = LN(x + W_2 ReLU(W_1 x + b_1) + b_2), with `heads` heads of d / heads channels each, d = `embedding`.
 
     The paper's table I gives five counts of trainable parameters for V = 59 and d = 16, from 15067 to 155803. All five
@@ -92,20 +89,17 @@ class CharTransformer(WindowModel):
 
         V d + (V d + V) + L [4 (d² + d) + (2 d d_h + d_h + d) + 2 · 2 d],    d_h = `hidden`, L = `layers`:
 
-    an embedding; a readout of its own weights, not tied to it, with a bias; in each layer four projections of the
-    attention with biases, two of the feed-forward part with biases, and two layer norms with weight and bias. So there
-    is no norm behind the last layer, and positions are not trained. The number of heads does not count; with 16
-    of them a head has one channel. The paper says nothing on dropout, positions and masks: dropout 0.1, sinusoids,
-    post-norm and ReLU are those of the published code (github.com/fekoester/Shakespeare_Res).
+    an embedding; a readout with a bias, whose weights are not those of the embedding; in each layer four projections of
+    the attention and two of the feed-forward part, all with biases, and two layer norms with weight and bias. So there
+    is no norm after the last layer, and positions are not trained. The number of heads changes no count; with 16 heads
+    each has one channel. The paper does not mention dropout, positions and masks: dropout 0.1, sinusoids, post-norm and
+    ReLU are those of the published code (github.com/fekoester/Shakespeare_Res).
 
-    That code has no mask: every character of a window sees the whole window, and the last position alone predicts.
-    `causal=False` is this. By default positions see only what lies before them, so that each can predict.
+    That code has no mask: every character sees its whole window, and only the last position of a window predicts.
+    `causal=False` does the same. By default a position sees what lies before it only, so that each position predicts.
 
-    What a position's features are depends on the last `context` tokens alone, numbered from the first of them. As long
-    as a text is no longer than that, one pass gives all positions (with a mask); beyond, and without a mask everywhere,
-    each position is the last of a window of its own, which takes a pass for each. Training wants windows of at most
-    `context` tokens; without a mask with targets of -1 but for the last (`TrainingOptions(predict="last")`), which then
-    is one pass too.
+    Train on windows of at most `context` tokens, which take one pass (`WindowModel`). Without a mask that needs targets
+    for the last position alone (`TrainingOptions(predict="last")`).
 
     Parameters
     ----------
@@ -114,7 +108,7 @@ class CharTransformer(WindowModel):
     context
         Tokens that a prediction can depend on; the paper has 32.
     dropout
-        In training: of the attention, in the feed-forward part and in front of the residual sums.
+        In training: of the attention, in the feed-forward part and before the residual sums.
     causal
         See above.
     """
@@ -164,9 +158,8 @@ class CharTransformer(WindowModel):
         alike = tokens.shape == targets.shape and tokens.ndim == 2 and 0 < tokens.shape[1] <= self.context
         if self.causal or not alike or bool((targets[:, :-1] != IGNORED).any()):
             return super().loss(tokens, targets)
-        tokens = check_tokens(tokens, self.vocabulary)
         targets = check_tokens(targets, self.vocabulary, "targets", ignored=True)
-        return cross_entropy(self.readout, self.encode(tokens)[:, -1:], targets[:, -1:])
+        return cross_entropy(self.readout, self.last_features(tokens), targets[:, -1])
 
 
 def _sinusoids(steps: int, width: int) -> Tensor:
@@ -178,23 +171,23 @@ def _sinusoids(steps: int, width: int) -> Tensor:
     return table[:, :width].float()
 
 
-# ---- The decoder that layered reservoirs are compared with: that of GPT-2 (Radford et al. 2019), at any size.
+# ---- The decoder of GPT-2 (Radford et al. 2019), at any size: layered reservoirs are compared with it.
 
 
 _SPREAD = 0.02
 
 
 class Gpt(WindowModel):
-    """Embedding + trained positions -> `layers` blocks -> LayerNorm -> the embedding once more, tied, without bias.
+    """Embedding + trained positions -> `layers` blocks -> LayerNorm -> readout, which is the embedding, without a bias.
 
-    A block normalises in front of its two parts (pre-norm): x = x + W_o attention(LN(x)), x = x + W_2 GELU(W_1 LN(x)),
-    with `heads` heads of width / heads channels each and 4 width hidden units, all with biases. V tokens, C positions,
-    L layers and d channels take
+    A block normalises before each of its two parts (pre-norm): x = x + W_o attention(LN(x)),
+    x = x + W_2 GELU(W_1 LN(x)). It has `heads` heads of width / heads channels each and 4 width hidden units; all
+    layers have biases. With V tokens, C positions, L layers and d channels there are
 
         V d + C d + L (12 d² + 13 d) + 2 d
 
-    weights: 124,439,808 for V = 50257, C = 1024, L = 12, d = 768, as GPT-2 has. Weights begin normal with standard
-    deviation 0.02, those in front of the residual sums with 0.02 / √(2 L); biases begin at 0.
+    weights: 124,439,808 for V = 50257, C = 1024, L = 12, d = 768, as in GPT-2. Weights start from a normal distribution
+    of standard deviation 0.02, those right before the residual sums of 0.02 / √(2 L); biases start at 0.
 
     Parameters
     ----------
@@ -203,7 +196,7 @@ class Gpt(WindowModel):
     context
         C, tokens that a prediction can depend on.
     dropout
-        In training: of the embedding, of the attention, and in front of the residual sums.
+        In training: of the embedding, of the attention, and before the residual sums.
     """
 
     def __init__(

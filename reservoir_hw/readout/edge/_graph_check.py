@@ -20,20 +20,23 @@ from reservoir_hw.readout.edge.manifest import WEIGHTS, Refused, Segment, Value,
 HEADER_LIMIT = 4 << 20
 RANK_LIMIT = 8
 _NAME_LIMIT = 256
-DTYPES = {
-    "BOOL": np.dtype("?"),
-    "U8": np.dtype("u1"),
-    "I8": np.dtype("i1"),
-    "U16": np.dtype("<u2"),
-    "I16": np.dtype("<i2"),
-    "F16": np.dtype("<f2"),
-    "U32": np.dtype("<u4"),
-    "I32": np.dtype("<i4"),
-    "F32": np.dtype("<f4"),
-    "U64": np.dtype("<u8"),
-    "I64": np.dtype("<i8"),
-    "F64": np.dtype("<f8"),
-}
+# What safetensors calls a type of numbers, its number in ONNX, and what it is.
+_NUMBERS = (
+    ("BOOL", 9, np.dtype("?")),
+    ("U8", 2, np.dtype("u1")),
+    ("I8", 3, np.dtype("i1")),
+    ("U16", 4, np.dtype("<u2")),
+    ("I16", 5, np.dtype("<i2")),
+    ("F16", 10, np.dtype("<f2")),
+    ("U32", 12, np.dtype("<u4")),
+    ("I32", 6, np.dtype("<i4")),
+    ("F32", 1, np.dtype("<f4")),
+    ("U64", 13, np.dtype("<u8")),
+    ("I64", 7, np.dtype("<i8")),
+    ("F64", 11, np.dtype("<f8")),
+)
+DTYPES = {name: dtype for name, _, dtype in _NUMBERS}
+_OF_ONNX = {number: dtype for _, number, dtype in _NUMBERS}
 
 
 @dataclass(frozen=True)
@@ -114,21 +117,6 @@ DEPTH_LIMIT = 8
 FIELDS_LIMIT = 200_000
 _ELEMENTS_LIMIT = 1 << 40
 
-_DTYPES = {
-    1: np.dtype("<f4"),
-    2: np.dtype("u1"),
-    3: np.dtype("i1"),
-    4: np.dtype("<u2"),
-    5: np.dtype("<i2"),
-    6: np.dtype("<i4"),
-    7: np.dtype("<i8"),
-    9: np.dtype("?"),
-    10: np.dtype("<f2"),
-    11: np.dtype("<f8"),
-    12: np.dtype("<u4"),
-    13: np.dtype("<u8"),
-}
-_ELEMENTS = {"float32": 1, "int64": 7, "float64": 11}
 _EXTERNAL = 1
 
 _Found: TypeAlias = "dict[str, list[int | memoryview]]"
@@ -205,7 +193,7 @@ class _Check:
 
     def model(self, data: bytes, segment: Segment) -> tuple[str, ...]:
         model = self._message(memoryview(data), _MODEL, "the model")
-        version = _number(model, "ir_version", 0)
+        version = _number(model, "ir_version")
         if version not in IR_VERSIONS:
             raise Refused(f"has the IR version {version}; a bundle's graphs have at most {IR_VERSIONS[-1]}")
         if model["functions"]:
@@ -213,7 +201,7 @@ class _Check:
         if model["training_info"]:
             raise Refused("has training information, which a bundle's graphs have not")
         sets = [self._message(part, _OPERATOR_SET, "an operator set") for part in _parts(model, "opset_import")]
-        found = [(_text(one, "domain"), _number(one, "version", 0)) for one in sets]
+        found = [(_text(one, "domain"), _number(one, "version")) for one in sets]
         if found != [("", OPSET)]:
             named = ", ".join(f"{shown(domain or 'ai.onnx')} {version}" for domain, version in found[:4]) or "none"
             raise Refused(f"uses the operator sets {named}; a bundle's graphs use ONNX {OPSET} only")
@@ -272,16 +260,17 @@ class _Check:
             element = 0
             for kind in _parts(value, "type"):
                 for tensor in _parts(self._message(kind, _TYPE, "the type of a value"), "tensor_type"):
-                    element = _number(self._message(tensor, _TENSOR_TYPE, "the type of a value"), "elem_type", 0)
-            found.append((_text(value, "name"), element))
-        if found != [(value.name, _ELEMENTS[value.dtype]) for value in expected]:
-            named = ", ".join(f"{shown(name)} ({_dtype_name(element)})" for name, element in found[:20]) or "none"
+                    element = _number(self._message(tensor, _TENSOR_TYPE, "the type of a value"), "elem_type")
+            dtype = _OF_ONNX.get(element)
+            found.append((_text(value, "name"), f"type {element}" if dtype is None else dtype.name))
+        if found != [(value.name, value.dtype) for value in expected]:
+            named = ", ".join(f"{shown(name)} ({dtype})" for name, dtype in found[:20]) or "none"
             wanted = ", ".join(f"{value.name} ({value.dtype})" for value in expected) or "none"
             raise Refused(f"has the {what}s {named}; the manifest names {wanted}")
 
     def _is_weight(self, tensor: _Found) -> bool:
         """Whether an initializer of the main graph is one of the weights; refused if it is not exactly that."""
-        location = _number(tensor, "data_location", 0)
+        location = _number(tensor, "data_location")
         if location == 0 and not tensor["external_data"]:
             self._inline(tensor)
             return False
@@ -308,7 +297,7 @@ class _Check:
                 f"initializer {shown(name)} lies at offset {shown(facts.get('offset', '0'))} with length "
                 f"{shown(facts.get('length', 'unknown'))}, but the weight at {extent.start} with {extent.length}"
             )
-        dtype, shape = _DTYPES.get(_number(tensor, "data_type", 0)), self._dims(tensor)
+        dtype, shape = _OF_ONNX.get(_number(tensor, "data_type")), self._dims(tensor)
         if dtype != extent.dtype or shape != extent.shape:
             raise Refused(
                 f"initializer {shown(name)} is {dtype} {list(shape)[:8]}, but the weight {extent.dtype} "
@@ -319,12 +308,12 @@ class _Check:
     def _inline(self, tensor: _Found) -> None:
         """A tensor with its numbers in the graph itself."""
         name = shown(_text(tensor, "name"))
-        if tensor["external_data"] or _number(tensor, "data_location", 0) != 0:
+        if tensor["external_data"] or _number(tensor, "data_location") != 0:
             raise Refused(f"tensor {name} has external data, which only initializers of the main graph may have")
         if tensor["segment"]:
             raise Refused(f"tensor {name} is a part of another")
         elements = math.prod(self._dims(tensor))
-        dtype = _DTYPES.get(_number(tensor, "data_type", 0))
+        dtype = _OF_ONNX.get(_number(tensor, "data_type"))
         raw = _parts(tensor, "raw_data")
         if raw and dtype is not None and len(raw[0]) != elements * dtype.itemsize:
             raise Refused(f"tensor {name} has {len(raw[0])} bytes for {elements} elements of {dtype}")
@@ -405,9 +394,9 @@ def _parts(message: _Found, name: str) -> list[memoryview]:
     return [part for part in message[name] if isinstance(part, memoryview)]
 
 
-def _number(message: _Found, name: str, default: int) -> int:
+def _number(message: _Found, name: str) -> int:
     values = message[name]
-    return values[0] if values and isinstance(values[0], int) else default
+    return values[0] if values and isinstance(values[0], int) else 0
 
 
 def _text(message: _Found, name: str) -> str:
@@ -416,8 +405,3 @@ def _text(message: _Found, name: str) -> str:
         return bytes(parts[0]).decode() if parts else ""
     except UnicodeDecodeError:
         raise Refused(f"has a {name} that is no UTF-8 text: it is damaged") from None
-
-
-def _dtype_name(element: int) -> str:
-    dtype = _DTYPES.get(element)
-    return f"type {element}" if dtype is None else dtype.name

@@ -111,9 +111,9 @@ def casts_of(devices: Sequence[Reservoir], bundle: Bundle, sessions: Sequence[An
         if device.spec.dtype == slot.dtype:
             continue
         read = {crossing.states for crossing in manifest.crossings if crossing.slot == number}
-        golden = None if manifest.golden is None else golden_values(bundle)
-        worst = None if golden is None else _through_single(bundle, sessions, golden, read)
-        found.append(Cast(number, slot.dtype, device.spec.dtype, *(worst or (None, None))))
+        known = manifest.golden is not None
+        worst = _through_single(bundle, sessions, golden_values(bundle), read) if known else (None, None)
+        found.append(Cast(number, slot.dtype, device.spec.dtype, *worst))
         log.warning("%s", found[-1])
     return tuple(found)
 
@@ -135,11 +135,9 @@ def _through_single(
 
 
 def _listed(reservoirs: AnyReservoir | Sequence[AnyReservoir] | None) -> list[AnyReservoir]:
-    if reservoirs is None:
-        return []
     if isinstance(reservoirs, Reservoir | ReservoirConfig | Mapping | str | os.PathLike):
         return [reservoirs]
-    return list(reservoirs)
+    return list(reservoirs or [])
 
 
 def _named(identity: Mapping[str, Any]) -> str:

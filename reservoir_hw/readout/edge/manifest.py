@@ -87,6 +87,7 @@ WEIGHTS = "graphs/weights.safetensors"
 """Beside the graphs, as ONNX allows a graph's external data in its own folder only."""
 
 DType = Literal["float32", "float64"]
+Precision = Literal["fp32", "int8"]
 Name = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]{0,63}$")]
 FileName = Annotated[str, Field(pattern=r"^[A-Za-z0-9_./-]{1,200}$")]
 Digest = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
@@ -147,6 +148,16 @@ class Carried(_Part):
     gives: Name
     shape: tuple[PositiveInt, ...]
     dtype: DType = "float32"
+
+    @property
+    def read(self) -> Value:
+        """As a step reads it."""
+        return Value(name=self.reads, shape=self.shape, dtype=self.dtype)
+
+    @property
+    def given(self) -> Value:
+        """As a step gives it."""
+        return Value(name=self.gives, shape=self.shape, dtype=self.dtype)
 
 
 class Slot(_Part):
@@ -251,7 +262,7 @@ class Manifest(_Part):
     version: Literal[4]
     manifest_sha256: Digest | None = Field(default=None, description="of everything else in the manifest")
     model: Text
-    precision: Literal["fp32", "int8"]
+    precision: Precision
     target: Literal["segments", "whole"]
     input: Value
     output: Value
@@ -287,7 +298,7 @@ class Manifest(_Part):
                 raise ValueError("series does not name the channels of the input and the output, each once")
         known = {self.input.name: self.input}
         for one in self.carried:
-            _add(known, Value(name=one.reads, shape=one.shape, dtype=one.dtype))
+            _add(known, one.read)
         pending = list(self.crossings)
         for number in range(len(self.segments) + 1):
             while pending and pending[0].after == number:
@@ -314,8 +325,7 @@ class Manifest(_Part):
         if not ends <= set(known):
             raise ValueError(f"nothing computes {', '.join(sorted(ends - set(known)))}")
         for one in self.carried:
-            given = known[one.gives]
-            if (given.shape, given.dtype, given.scalar) != (one.shape, one.dtype, False):
+            if known[one.gives] != one.given:
                 raise ValueError(f"{one.gives} has another shape or dtype than {one.reads}, which it becomes")
         if known[self.output.name] != self.output:
             raise ValueError(f"the output {self.output.name} has another shape or dtype where it is computed")

@@ -115,7 +115,8 @@ class EdgeRunner:
             self._input_scale = None if manifest.series is None else manifest.series.input_scale
             self._output_scale = None if manifest.series is None else manifest.series.output_scale
             self._stages = stages_of(manifest, sessions, self.reservoirs)
-            self._watch = Stopwatch([stage.name for stage in self._stages])
+            self.stopwatch = Stopwatch([stage.name for stage in self._stages])
+            """The histograms behind `latency`."""
             self.clipped = 0
             """Values that the model's input maps have clipped into the range of a device, since the runner was made."""
             self._bound: Bound | None = None
@@ -293,11 +294,9 @@ class EdgeRunner:
             value = self.manifest.input
             raise ShapeError(f"{self.manifest.model} takes {_described(value, 'batch, time')}, not {shape}")
         if self._dtype.kind == "f":
-            if self._input_scale is None:
-                numbers = _narrowed(given, self._dtype)
-            else:
-                scaled = self._input_scale.to_model(arrays.to_numpy(given, _DOUBLE, "inputs"))
-                numbers = _narrowed(scaled, self._dtype)
+            scale = self._input_scale
+            scaled = given if scale is None else scale.to_model(arrays.to_numpy(given, _DOUBLE, "inputs"))
+            numbers = _narrowed(scaled, self._dtype)
             if not arrays.all_finite(numbers):
                 where = tuple(int(i) for i in np.argwhere(~np.isfinite(numbers))[0])
                 raise InputRangeError(_not_finite(where, given, self._dtype))
@@ -305,7 +304,8 @@ class EdgeRunner:
         if given.dtype.kind not in "iu":
             raise ShapeError(f"tokens must be whole numbers, not {given.dtype}")
         # One token at a time is what a text is written with, and looking for extremes takes longer than a small graph.
-        known = 0 <= given.item() < self._tokens if given.size == 1 else _within(given, self._tokens)
+        end = self._tokens
+        known = 0 <= given.item() < end if given.size == 1 else given.min(initial=0) >= 0 and given.max(initial=0) < end
         if not known:
             where = tuple(int(i) for i in np.argwhere((given < 0) | (given >= self._tokens))[0])
             raise InputRangeError(
@@ -315,12 +315,7 @@ class EdgeRunner:
 
     def latency(self) -> list[StageLatency]:
         """Durations of the calls of each segment and each crossing."""
-        return self._watch.summary()
-
-    @property
-    def stopwatch(self) -> Stopwatch:
-        """The histograms behind `latency`."""
-        return self._watch
+        return self.stopwatch.summary()
 
     def verify_probe(self) -> list[ProbeComparison]:
         """Drive each device with the golden inputs and compare its response with the recorded one.
@@ -355,7 +350,7 @@ class EdgeRunner:
         bound = self._bound
         if bound is None or bound.batch != self._batch:
             self._check_open()
-            bound = self._bound = Bound(self.manifest, self._stages, self._watch, self._batch)
+            bound = self._bound = Bound(self.manifest, self._stages, self.stopwatch, self._batch)
             bound.begin(self._carried)
         self._begin_call()
         bound.input[...] = given
@@ -368,7 +363,7 @@ class EdgeRunner:
         except InputRangeError:
             self._unfinished = self._driven_since(self._steps)
             raise
-        self._watch.count(1)
+        self.stopwatch.count(1)
         if bound.counts:
             self.clipped += sum(map(int, bound.counts))
         if self._carried:
@@ -465,8 +460,8 @@ class EdgeRunner:
                 values |= {value.name: values[value.name][:, -1:] for value in manifest.segments[-1].reads}
             begun = time.perf_counter_ns()
             stage.run(values, self.repetitions)
-            self._watch.histograms[number].add(time.perf_counter_ns() - begun)
-        self._watch.count(given.shape[1])
+            self.stopwatch.histograms[number].add(time.perf_counter_ns() - begun)
+        self.stopwatch.count(given.shape[1])
         self.clipped += sum(int(value) for name, value in values.items() if name.startswith("clipped_"))
         self._check_shapes(values, (self._batch, 1 if last and not manifest.carried else given.shape[1]))
         for one in manifest.carried:
@@ -522,10 +517,6 @@ class EdgeRunner:
             said, pending = pending, []
         if pending:
             yield decode(said + pending)[len(decode(said)) :]
-
-
-def _within(tokens: np.ndarray, vocabulary: int) -> bool:
-    return not tokens.size or bool(tokens.min() >= 0 and tokens.max() < vocabulary)
 
 
 def _narrowed(given: np.ndarray, dtype: np.dtype[Any]) -> np.ndarray:

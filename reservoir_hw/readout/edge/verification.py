@@ -15,7 +15,7 @@ from reservoir_hw.core.errors import ConfigurationError
 from reservoir_hw.core.reservoir import Reservoir
 from reservoir_hw.core.seeds import generator
 from reservoir_hw.readout.edge.bundle import Bundle
-from reservoir_hw.readout.edge.manifest import Refused, Segment, about
+from reservoir_hw.readout.edge.manifest import Refused, about
 from reservoir_hw.readout.edge.sessions import first_line, import_onnxruntime, make_session
 
 INT8_LIMIT = 0.1
@@ -138,14 +138,16 @@ def verify(path: str | os.PathLike[str]) -> Verification:
     runtime = import_onnxruntime()
     with Bundle.open(path) as bundle:
         golden = golden_values(bundle)
-        checked = tuple(
-            _check(bundle, index, segment, golden) for index, segment in enumerate(bundle.manifest.segments)
-        )
-        manifest = bundle.manifest
+        manifest, checked = bundle.manifest, []
+        for index, segment in enumerate(manifest.segments):
+            # Copied, as onnxruntime takes the address of its inputs and promises nothing about what it does there.
+            inputs = {value.name: golden[f"segment_{index}/{value.name}"].copy() for value in segment.reads}
+            worst = deviation(bundle, index, make_session(bundle, index), inputs, golden)
+            checked.append(Checked(index, segment.graph, worst))
         remarks = [] if manifest.loss is None else [str(manifest.loss)]
         if manifest.ranges is None and manifest.input.dtype != "int64":
             remarks.append("Nobody knows the ranges of the training: infer cannot tell what lies outside.")
-        return Verification(bundle.name, f"onnxruntime {runtime.__version__}", checked, tuple(remarks))
+        return Verification(bundle.name, f"onnxruntime {runtime.__version__}", tuple(checked), tuple(remarks))
 
 
 def golden_values(bundle: Bundle) -> dict[str, np.ndarray]:
@@ -171,13 +173,6 @@ def golden_values(bundle: Bundle) -> dict[str, np.ndarray]:
                 if array is None or array.dtype != np.dtype(value.dtype):
                     raise Refused(f"has no array segment_{index}/{value.name} of {value.dtype}: export it again")
     return golden
-
-
-def _check(bundle: Bundle, index: int, segment: Segment, golden: dict[str, np.ndarray]) -> Checked:
-    # Copied, as onnxruntime takes the address of its inputs and promises nothing about what it does there.
-    inputs = {value.name: golden[f"segment_{index}/{value.name}"].copy() for value in segment.reads}
-    worst = deviation(bundle, index, make_session(bundle, index), inputs, golden)
-    return Checked(index, segment.graph, worst)
 
 
 def deviation(
@@ -217,7 +212,7 @@ def deviation(
 # ---- Whether a device answers as the one did that the model was trained on: statistics of a golden response.
 
 
-STEPS, REPEATS = 200, 5
+_STEPS, _REPEATS = 200, 5
 _MOST_REPEATS = 1000
 
 # A device that repeats itself better than this share of a node's movement is compared to this share.
@@ -246,8 +241,8 @@ class ProbeComparison:
         return self.deviation <= LARGEST
 
 
-def record_probe(reservoir: Reservoir, *, steps: int = STEPS, repeats: int = REPEATS) -> dict[str, np.ndarray]:
-    """Drive an open device `repeats` times from rest with the same noise; returns `inputs`, `mean` and `spread`.
+def record_probe(reservoir: Reservoir) -> dict[str, np.ndarray]:
+    """Drive an open device several times from rest with the same noise; returns `inputs`, `mean` and `spread`.
 
     inputs (steps, inputs) are uniform within the middle half of the device's range, or ±0.5; mean (steps, nodes) and
     spread (nodes,) are those of the responses, the spread being the standard deviation between repeats.
@@ -255,15 +250,14 @@ def record_probe(reservoir: Reservoir, *, steps: int = STEPS, repeats: int = REP
     spec = reservoir.spec
     low, high = reservoir.safe_range
     middle, reach = (low + high) / 2, (high - low) / 4
-    drawn = generator(0, "probe").uniform(-1.0, 1.0, (steps, spec.inputs))
+    drawn = generator(0, "probe").uniform(-1.0, 1.0, (_STEPS, spec.inputs))
     inputs = (middle + reach * drawn).astype(spec.dtype)
-    responses = np.stack([_response(reservoir, inputs) for _ in range(repeats)])
-    spread = np.sqrt(responses.var(0, ddof=1).mean(0)) if repeats > 1 else np.zeros(spec.nodes)
+    responses = np.stack([_response(reservoir, inputs) for _ in range(_REPEATS)])
     return {
         "inputs": inputs,
         "mean": responses.mean(0).astype(np.float32),
-        "spread": spread.astype(np.float32),
-        "repeats": np.array([repeats], np.int64),
+        "spread": np.sqrt(responses.var(0, ddof=1).mean(0)).astype(np.float32),
+        "repeats": np.array([_REPEATS], np.int64),
     }
 
 

@@ -17,8 +17,8 @@ from reservoir_hw.core.lazy import lazy_names
 if TYPE_CHECKING:
     from reservoir_hw.readout.export.c_header import c_header as c_header
     from reservoir_hw.readout.export.exporter import export_model as export_model
-    from reservoir_hw.readout.export.segments import record_series as record_series
-    from reservoir_hw.readout.export.segments import record_text as record_text
+    from reservoir_hw.readout.export.recording import record_series as record_series
+    from reservoir_hw.readout.export.recording import record_text as record_text
     from reservoir_hw.readout.export.segments import whole_plan as whole_plan
     from reservoir_hw.readout.export.torch_module import export_module as export_module
 

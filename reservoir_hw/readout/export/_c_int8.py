@@ -157,9 +157,9 @@ class Int8Readout:
 
     def predict_q(self, q: npt.NDArray[np.int8]) -> npt.NDArray[np.float32]:
         """Outputs (..., outputs) of coded features (..., features)."""
-        if self.second is None:
-            return self.first.sums(q) * self.first.row_scale + self.bias
         middle = self.first.sums(q) * self.first.row_scale
+        if self.second is None:
+            return middle + self.bias
         peak = np.abs(middle).max(axis=-1, keepdims=True)
         used = peak > np.float32(SMALLEST_PEAK)
         safe = np.where(used, peak, np.float32(1)).astype(np.float32, copy=False)

@@ -12,7 +12,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Iterable, Mapping
-from typing import Any, Literal, NamedTuple, TypeAlias, get_args
+from typing import Any, NamedTuple, TypeAlias, get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -21,11 +21,11 @@ from reservoir_hw.core.errors import ConfigurationError, ShapeError
 from reservoir_hw.core.provenance import versions
 from reservoir_hw.core.series_format import SeriesFormat
 from reservoir_hw.core.validation import whole_number
+from reservoir_hw.readout.edge.manifest import Precision
 from reservoir_hw.readout.export._c_int8 import SMALLEST_PEAK, Coding, Int8Matrix, Int8Readout
-from reservoir_hw.readout.export.graph import is_unchanged
+from reservoir_hw.readout.export.unchanged import is_unchanged
 from reservoir_hw.readout.linear.training_chunks import Widths
 
-Precision: TypeAlias = Literal["fp32", "int8"]
 Range: TypeAlias = tuple[float, float]
 
 _WIDTH = 116
@@ -161,7 +161,33 @@ def c_header(
         raise ConfigurationError("ranges and calibration are for precision='int8'; float32 needs none: leave them out")
     else:
         code = _float_code(matrices)
-    return _file(name, comment, widths, sizes, code, series)
+    if series is None:
+        code = code.replace("@predict", "predict")
+    else:
+        sizes["CHANNELS"] = len(series.inputs)
+        code = code.replace("@predict", "model") + _user_code(series, saturates="saturated" in code)
+    argmax = _ARGMAX if widths.outputs > 1 and (series is None or series.classes) else ""
+    if series is not None and series.classes:
+        decide = "the scores of its last step"
+        if series.decide == "mean":
+            decide = f"the means of its scores from step {series.decide_from} on (from 0, if it is shorter)"
+        argmax += _CLASS.replace("@decide", decide)
+    macro = name.upper()
+    return "\n".join(
+        [
+            *comment,
+            f"#ifndef {macro}_H",
+            f"#define {macro}_H",
+            "",
+            *(f"#define {macro}_{size} {count}u" for size, count in sizes.items()),
+            "",
+            _filled(name, widths, code).strip("\n"),
+            *_filled(name, widths, argmax).splitlines(),
+            "",
+            f"#endif /* {macro}_H */",
+            "",
+        ]
+    )
 
 
 def int8_readout(
@@ -264,43 +290,6 @@ def _too_large_for_avr(precision: Precision, matrices: Matrices) -> list[str]:
     advice = "a low-rank readout or fewer nodes" if precision == "int8" else "int8, a low-rank readout or fewer nodes"
     said = f'"a table of {largest} bytes, and an array on AVR has at most {_AVR_LIMIT}: take {advice}"'
     return ["#ifdef __AVR__", f"#error {said}", "#endif"]
-
-
-def _file(
-    name: str,
-    comment: list[str],
-    widths: Widths,
-    sizes: dict[str, int],
-    code: str,
-    series: SeriesFormat | None,
-) -> str:
-    macro = name.upper()
-    if series is None:
-        code = code.replace("@predict", "predict")
-    else:
-        sizes["CHANNELS"] = len(series.inputs)
-        code = code.replace("@predict", "model") + _user_code(series, saturates="saturated" in code)
-    argmax = _ARGMAX if widths.outputs > 1 and (series is None or series.classes) else ""
-    if series is not None and series.classes:
-        decide = "the scores of its last step"
-        if series.decide == "mean":
-            decide = f"the means of its scores from step {series.decide_from} on (from 0, if it is shorter)"
-        argmax += _CLASS.replace("@decide", decide)
-    return "\n".join(
-        [
-            *comment,
-            f"#ifndef {macro}_H",
-            f"#define {macro}_H",
-            "",
-            *(f"#define {macro}_{size} {count}u" for size, count in sizes.items()),
-            "",
-            _filled(name, widths, code).strip("\n"),
-            *_filled(name, widths, argmax).splitlines(),
-            "",
-            f"#endif /* {macro}_H */",
-            "",
-        ]
-    )
 
 
 def _float_code(matrices: Matrices) -> str:
@@ -424,14 +413,16 @@ def _wrapped(numbers: Iterable[str], indent: int) -> list[str]:
 
 
 def _filled(name: str, widths: Widths, code: str) -> str:
-    """Put in the name, and keep the lines for readouts with inputs, or those for readouts without."""
+    """Put in the name, and keep what is for readouts with inputs, or for those without."""
+    code = re.sub(r"@\{(.*?)@\}", r"\1" if widths.inputs else "", code, flags=re.DOTALL)
     keep, drop = ("@+", "@-") if widths.inputs else ("@-", "@+")
     lines = [line.removeprefix(keep) for line in code.split("\n") if not line.startswith(drop)]
     return re.sub(r"\n{3,}", "\n\n", "\n".join(lines)).replace("@N", name.upper()).replace("@n", name)
 
 
-# In the texts below @n is the name, @N the name in capitals; lines with @+ are for readouts that take the inputs too,
-# those with @- for the others. @predict is predict, or model where predict is around it, in the user's numbers.
+# In the texts below @n is the name, @N the name in capitals; lines with @+, and what is between @{ and @}, are for
+# readouts that take the inputs too, lines with @- for the others. @predict is predict, or model where predict is around
+# it, in the user's numbers.
 
 _ARGMAX = """
 /* The number of the largest of the @N_OUTPUTS outputs, the first of equals. */
@@ -470,20 +461,18 @@ static inline void @n_drive(const double *inputs, float *drive)
 # @float is that of the outputs: double where they are scaled, float for scores.
 _USER_PREDICT = """
 @-/* states (@N_NODES) -> outputs (@N_OUTPUTS), in the user's numbers. Returns what @n_model returns. */
-@-static inline @type @n_predict(const float *states, @float *outputs)
 @+/*
 @+ * states (@N_NODES), inputs (@N_INPUTS) -> outputs (@N_OUTPUTS), both in the user's numbers. Returns what @n_model
 @+ * returns.
 @+ */
-@+static inline @type @n_predict(const float *states, const double *inputs, @float *outputs)
+static inline @type @n_predict(const float *states, @{const double *inputs, @}@float *outputs)
 {
     float scores[@N_OUTPUTS];
 @+    float drive[@N_INPUTS];
     @kept
     unsigned int o;
 @+    @n_drive(inputs, drive);
-@-    @keep@n_model(states, scores);
-@+    @keep@n_model(states, drive, scores);
+    @keep@n_model(states, @{drive, @}scores);
     for (o = 0u; o < @N_OUTPUTS; ++o) {
         outputs[o] = @value;
     }
@@ -513,16 +502,13 @@ static inline float @n_dot(const float *weights, const float *values, unsigned i
 """
 
 _FLOAT_LINEAR = """
-@-/* states (@N_NODES) -> outputs (@N_OUTPUTS), which must not overlap them. */
-@-static inline void @n_@predict(const float *states, float *outputs)
-@+/* states (@N_NODES), inputs (@N_INPUTS) -> outputs (@N_OUTPUTS), which must not overlap them. */
-@+static inline void @n_@predict(const float *states, const float *inputs, float *outputs)
+/* states (@N_NODES)@{, inputs (@N_INPUTS)@} -> outputs (@N_OUTPUTS), which must not overlap them. */
+static inline void @n_@predict(const float *states, @{const float *inputs, @}float *outputs)
 {
     unsigned int o;
     for (o = 0u; o < @N_OUTPUTS; ++o) {
-@-        outputs[o] = @n_bias[o] + @n_dot(@n_weights[o], states, @N_NODES);
-@+        outputs[o] = @n_bias[o] + @n_dot(@n_weights[o], states, @N_NODES)
-@+                     + @n_dot(@n_weights[o] + @N_NODES, inputs, @N_INPUTS);
+        outputs[o] = @n_bias[o] + @n_dot(@n_weights[o], states, @N_NODES)@{
+                     + @n_dot(@n_weights[o] + @N_NODES, inputs, @N_INPUTS)@};
     }
 }
 """
@@ -574,16 +560,13 @@ static inline unsigned int @n_quantise(const float *values, unsigned int count, 
 """
 
 _INT8_LINEAR = """
-@-/* states_q (@N_NODES) -> outputs (@N_OUTPUTS). */
-@-static inline void @n_@predict_q(const int8_t *states_q, float *outputs)
-@+/* states_q (@N_NODES), inputs_q (@N_INPUTS) -> outputs (@N_OUTPUTS). */
-@+static inline void @n_@predict_q(const int8_t *states_q, const int8_t *inputs_q, float *outputs)
+/* states_q (@N_NODES)@{, inputs_q (@N_INPUTS)@} -> outputs (@N_OUTPUTS). */
+static inline void @n_@predict_q(const int8_t *states_q, @{const int8_t *inputs_q, @}float *outputs)
 {
     unsigned int o;
     for (o = 0u; o < @N_OUTPUTS; ++o) {
-@-        const int32_t sum = @n_dot(@n_weights[o], states_q, @N_NODES);
-@+        const int32_t sum = @n_dot(@n_weights[o], states_q, @N_NODES)
-@+                            + @n_dot(@n_weights[o] + @N_NODES, inputs_q, @N_INPUTS);
+        const int32_t sum = @n_dot(@n_weights[o], states_q, @N_NODES)@{
+                            + @n_dot(@n_weights[o] + @N_NODES, inputs_q, @N_INPUTS)@};
         outputs[o] = (float)sum * @n_weights_scale[o] + @n_bias[o];
     }
 }
@@ -625,21 +608,17 @@ static inline void @n_@predict_q(const int8_t *states_q, float *outputs)
 
 _INT8_PREDICT = """
 @-/* states (@N_NODES) -> outputs (@N_OUTPUTS). Returns the number of states out of range, which were saturated. */
-@-static inline unsigned int @n_@predict(const float *states, float *outputs)
 @+/*
 @+ * states (@N_NODES), inputs (@N_INPUTS) -> outputs (@N_OUTPUTS).
 @+ * Returns the number of states and inputs out of range, which were saturated.
 @+ */
-@+static inline unsigned int @n_@predict(const float *states, const float *inputs, float *outputs)
+static inline unsigned int @n_@predict(const float *states, @{const float *inputs, @}float *outputs)
 {
     int8_t coded[@N_FEATURES];
-@-    const unsigned int saturated =
-@-        @n_quantise(states, @N_NODES, @N_STATE_CENTRE, @N_STATE_PER_UNIT, coded);
-@-    @n_@predict_q(coded, outputs);
-@+    const unsigned int saturated =
-@+        @n_quantise(states, @N_NODES, @N_STATE_CENTRE, @N_STATE_PER_UNIT, coded)
-@+        + @n_quantise(inputs, @N_INPUTS, @N_INPUT_CENTRE, @N_INPUT_PER_UNIT, coded + @N_NODES);
-@+    @n_@predict_q(coded, coded + @N_NODES, outputs);
+    const unsigned int saturated =
+        @n_quantise(states, @N_NODES, @N_STATE_CENTRE, @N_STATE_PER_UNIT, coded)@{
+        + @n_quantise(inputs, @N_INPUTS, @N_INPUT_CENTRE, @N_INPUT_PER_UNIT, coded + @N_NODES)@};
+    @n_@predict_q(coded, @{coded + @N_NODES, @}outputs);
     return saturated;
 }
 """

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import linear
 
-from reservoir_hw.readout.edge.manifest import Carried, Crossing, Value
-from reservoir_hw.readout.export.graph import EDGE, LayerGraph, Plan, Precision, Reference, Values, Weights, array
+from reservoir_hw.readout.edge.manifest import Carried, Crossing, Precision, Value
+from reservoir_hw.readout.export.graph import EDGE, Graph, Plan, Reference, Values, Weights, array
 from reservoir_hw.readout.export.simulated_network import (
     carried_state,
     check_size,
@@ -23,7 +23,6 @@ from reservoir_hw.readout.export.simulated_network import (
     emit_step,
     network_of,
     simulated,
-    state_value,
 )
 from reservoir_hw.readout.export.torch_module import emit_readout, on_cpu
 from reservoir_hw.readout.models.esn_language_model import EsnLM
@@ -35,6 +34,8 @@ CARRIED, NEXT = "x", "next_x"
 """Of gates: the state x(t - 1) that a step reads, and x(t) that it gives."""
 
 TOKENS = Value(name="tokens", dtype="int64")
+
+Compute = Callable[[dict[str, Tensor]], dict[str, Tensor]]
 
 
 class _Cutter(ABC):
@@ -69,7 +70,7 @@ class _Cutter(ABC):
     ) -> Plan:
         """As `chain`; `about` are the fields of the plan that describe the model."""
 
-    def emit_readout(self, graph: LayerGraph, readout: nn.Module, states: str, features: int) -> str:
+    def emit_readout(self, graph: Graph, readout: nn.Module, states: str, features: int) -> str:
         """Logits of states (batch, time, features) by any module that treats positions independently."""
         return emit_readout(graph, states, readout, features=features)
 
@@ -79,30 +80,28 @@ class _Cutter(ABC):
         check_size("W_in", 4 * model.nodes * model.vocabulary)
         recurrence, none = model.dense_recurrence(), np.empty((model.nodes, 0))
         network = dense_network(recurrence, none, 0.0, array(model.leak), model.activation, "float32")
-        state = state_value(network, 0)
-        graph = LayerGraph(0, Weights(), self.precision)
+        graph = Graph(0, Weights(), self.precision)
         driven = graph.emit(model.embedding, graph.read(TOKENS), "embedding")
-        last, states = emit_loop(graph, driven, state, network, "recurrence")
+        states = emit_loop(graph, driven, network, "recurrence", 0)
         about = _described_text(f"EsnLM({type(model.readout).__name__})", model.vocabulary)
         graph.give(about["output"], self.emit_readout(graph, model.readout, states, model.nodes))
-        graph.give(state.model_copy(update={"name": f"next_{state.name}"}), last, ("batch",))
 
-        @in_torch(model)
         def reference(values: dict[str, Tensor]) -> dict[str, Tensor]:
             features = model.features_from(values["state_0"], values["tokens"])
             return {"outputs": model.readout(features), "next_state_0": features[:, -1]}
 
-        return Plan(graphs=[graph], references=[reference], carried=[carried_state(network, 0)], **about)
+        carried = [carried_state(network, 0)]
+        return Plan(graphs=[graph], references=[self.in_torch(reference)], carried=carried, **about)
 
     def gates_around_matrices(self, recurrence: GatedRecurrence, candidate: MatrixCandidate, series: Series) -> Plan:
         """Gates without a device: one graph for sequences of any length.
 
         It is the GRU of ONNX with linear_before_reset = 0, equation 6: z x(t - 1) + (1 - z) h with h of r ⊙ x.
         """
-        nodes, about = recurrence.nodes, _described(series, recurrence.inputs)
-        graph = LayerGraph(0, Weights(), self.precision)
+        nodes, about, carried = recurrence.nodes, _described(series, recurrence.inputs), _carried_of(recurrence)
+        graph = Graph(0, Weights(), self.precision)
         u = graph.read(about["input"])
-        x = graph.read(Value(name=CARRIED, shape=(nodes,)), ("batch",))
+        x = graph.read(carried.read, ("batch",))
 
         def ordered(name: str, of_gates: Any, of_candidate: Any) -> str:
             # ONNX has z, r, h; the model r above z.
@@ -127,11 +126,33 @@ class _Cutter(ABC):
         )
         states = graph.node("Transpose", graph.node("Squeeze", by_time, graph.constant([1], np.int64)), perm=[1, 0, 2])
         graph.give(about["output"], series.emit(graph, states))
-        following = graph.node("Squeeze", last, graph.constant([0], np.int64))
-        graph.give(Value(name=NEXT, shape=(nodes,)), following, ("batch",))
+        graph.give(carried.given, graph.node("Squeeze", last, graph.constant([0], np.int64)), ("batch",))
 
-        reference = _advancing(self.model, recurrence, series)
-        return Plan(graphs=[graph], references=[reference], carried=[_carried_of(recurrence)], **about)
+        reference = self.advancing(recurrence, series)
+        return Plan(graphs=[graph], references=[reference], carried=[carried], **about)
+
+    def advancing(self, recurrence: GatedRecurrence, series: Series) -> Reference:
+        """The recurrence itself, from the carried state on."""
+
+        def reference(values: dict[str, Tensor]) -> dict[str, Tensor]:
+            states = recurrence.states_from(values[CARRIED].to(recurrence.W.dtype), values["inputs"])
+            return {"outputs": series.compute(states), NEXT: states[:, -1]}
+
+        return self.in_torch(reference)
+
+    def in_torch(self, compute: Compute) -> Reference:
+        """What torch computes, as arrays: in evaluation mode, on the CPU, in the precision of the model."""
+        model = self.model
+
+        def reference(values: Values) -> Values:
+            weights = (tensor for tensor in (*model.parameters(), *model.buffers()) if tensor.is_floating_point())
+            dtype = next((tensor.dtype for tensor in weights), torch.get_default_dtype())
+            with evaluating(model), on_cpu(model):
+                tensors = {name: torch.from_numpy(np.ascontiguousarray(value)) for name, value in values.items()}
+                given = {name: one.to(dtype) if one.is_floating_point() else one for name, one in tensors.items()}
+                return {name: value.numpy() for name, value in compute(given).items()}
+
+        return reference
 
 
 class Segments(_Cutter):
@@ -144,9 +165,9 @@ class Segments(_Cutter):
         # Layers may share a device.
         devices = {id(layer.reservoir): layer.spec for layer in layers}
         slots = [list(devices).index(id(layer.reservoir)) for layer in layers]
-        graphs: list[LayerGraph] = []
+        graphs: list[Graph] = []
         for number, stage in enumerate(stages):
-            graph = LayerGraph(number, weights, self.precision)
+            graph = Graph(number, weights, self.precision)
             graphs.append(graph)
             x = graph.read(about["input"]) if not number else graph.read(_carry(carried, number)) if carried else None
             states = read_states(graph, layers[number - 1], number - 1) if number else None
@@ -169,7 +190,6 @@ class Segments(_Cutter):
         )
 
     def _reference(self, layers: list[ReservoirLayer], stages: Sequence[Stage], number: int, read: str) -> Reference:
-        @in_torch(self.model)
         def reference(values: dict[str, Tensor]) -> dict[str, Tensor]:
             x = values.get(f"carry_{number - 1}" if number else read)
             y, passing = stages[number].compute(x, values.get(f"states_{number - 1}"))
@@ -178,7 +198,7 @@ class Segments(_Cutter):
             found = mapped_by(layers[number], y, number)
             return found if passing is None else {**found, f"carry_{number}": passing}
 
-        return reference
+        return self.in_torch(reference)
 
     def gates_around_device(
         self, recurrence: GatedRecurrence, layer: ReservoirLayer, series: Series, *, settable: bool
@@ -189,14 +209,15 @@ class Segments(_Cutter):
         """
         nodes, dtype, about = recurrence.nodes, recurrence.W.dtype, _described(series, recurrence.inputs)
         weights = Weights()
-        carried = Value(name=CARRIED, shape=(nodes,))
+        carried = _carried_of(recurrence)
         update = Value(name="update", shape=(nodes,))
         state = Value(name="state_0", shape=(nodes,), dtype=layer.spec.dtype)
-        first, last = LayerGraph(0, weights, self.precision), LayerGraph(1, weights, self.precision)
+        first, last = Graph(0, weights, self.precision), Graph(1, weights, self.precision)
 
         u = first.read(about["input"])
-        x = _with_time(first, first.read(carried, ("batch",)))
-        r, z = _emit_gates(first, _emit_gates_drive(first, u, recurrence), x, recurrence)
+        x = _with_time(first, first.read(carried.read, ("batch",)))
+        driven = first.linear(u, "recurrence.W_in", recurrence.W_in, recurrence.bias)
+        r, z = _emit_gates(first, driven, x, recurrence)
         gated = first.node("Mul", r, x)
         if settable:
             emit_drive(first, u, layer, 0)
@@ -206,13 +227,12 @@ class Segments(_Cutter):
         first.give(update, z)
 
         h = read_states(last, layer, 0)
-        x = _with_time(last, last.read(carried, ("batch",)))
+        x = _with_time(last, last.read(carried.read, ("batch",)))
         following = _emit_mixing(last, h, x, last.read(update))
         last.give(about["output"], series.emit(last, following))
         without_time = last.node("Squeeze", following, last.constant([1], np.int64))
-        last.give(Value(name=NEXT, shape=(nodes,)), without_time, ("batch",))
+        last.give(carried.given, without_time, ("batch",))
 
-        @in_torch(self.model)
         def before(values: dict[str, Tensor]) -> dict[str, Tensor]:
             u, x = values["inputs"][:, 0].to(dtype), values[CARRIED].to(dtype)
             r, z = gates(linear(u, recurrence.W_in, recurrence.bias), x, recurrence.W.T)
@@ -222,7 +242,6 @@ class Segments(_Cutter):
                 found["state_0"] = (r * x)[:, None].to(found["drive_0"].dtype)
             return found
 
-        @in_torch(self.model)
         def after(values: dict[str, Tensor]) -> dict[str, Tensor]:
             h, x, z = values["states_0"][:, 0].to(dtype), values[CARRIED].to(dtype), values["update"][:, 0].to(dtype)
             following = torch.lerp(h, x, z)
@@ -231,12 +250,12 @@ class Segments(_Cutter):
         return Plan(
             **about,
             graphs=[first, last],
-            references=[before, after],
+            references=[self.in_torch(before), self.in_torch(after)],
             reservoirs=[layer.spec],
             crossings=[
                 Crossing(slot=0, after=1, drive="drive_0", states="states_0", state="state_0" if settable else None)
             ],
-            carried=[_carried_of(recurrence)],
+            carried=[carried],
             stepwise=True,
         )
 
@@ -249,7 +268,7 @@ class Whole(_Cutter):
     ) -> Plan:
         del carried
         networks = [network_of(layer.reservoir, number) for number, layer in enumerate(layers)]
-        graph = LayerGraph(0, Weights(), self.precision)
+        graph = Graph(0, Weights(), self.precision)
         y, passing = stages[0].emit(graph, graph.read(about["input"]), None)
         for number, (layer, network) in enumerate(zip(layers, networks, strict=True)):
             # Layers may share a network: its weights are kept once.
@@ -259,18 +278,19 @@ class Whole(_Cutter):
             y, passing = stages[number + 1].emit(graph, passing, graph.from_device(states, network.dtype))
         graph.give(about["output"], y)
 
-        @in_torch(self.model)
         def reference(values: dict[str, Tensor]) -> dict[str, Tensor]:
             y, passing = stages[0].compute(values[about["input"].name], None)
             found: dict[str, Tensor] = {}
             for number, layer in enumerate(layers):
-                following, states = _answered(layer, y, values[f"state_{number}"])
-                found[f"next_state_{number}"] = following
-                y, passing = stages[number + 1].compute(passing, states)
+                mapped = mapped_by(layer, y, 0)["drive_0"].numpy()
+                states, last = simulated(layer.reservoir, mapped, values[f"state_{number}"].numpy())
+                found[f"next_state_{number}"] = torch.from_numpy(last)
+                answered = torch.from_numpy(states).to(torch.get_default_dtype())
+                y, passing = stages[number + 1].compute(passing, answered)
             return {"outputs": y, **found}
 
         states = [carried_state(network, number) for number, network in enumerate(networks)]
-        return Plan(graphs=[graph], references=[reference], carried=states, **about)
+        return Plan(graphs=[graph], references=[self.in_torch(reference)], carried=states, **about)
 
     def gates_around_device(
         self, recurrence: GatedRecurrence, layer: ReservoirLayer, series: Series, *, settable: bool
@@ -279,12 +299,13 @@ class Whole(_Cutter):
         network = network_of(layer.reservoir, 0)
         nodes, dtype, about = recurrence.nodes, recurrence.W.dtype, _described(series, recurrence.inputs)
         carried = [_carried_of(recurrence), *([] if settable else [carried_state(network, 0)])]
-        values = [Value(name=one.reads, shape=one.shape, dtype=one.dtype) for one in carried]
-        graph = LayerGraph(0, Weights(), self.precision)
+        values = [one.read for one in carried]
+        graph = Graph(0, Weights(), self.precision)
         u = graph.read(about["input"])
         initial = [graph.read(value, ("batch",)) for value in values]
         # The gates' drive and the inputs are known of all steps.
-        rows = graph.node("Concat", _emit_gates_drive(graph, u, recurrence), u, axis=-1)
+        driven = graph.linear(u, "recurrence.W_in", recurrence.W_in, recurrence.bias)
+        rows = graph.node("Concat", driven, u, axis=-1)
         sizes = [2 * nodes, recurrence.inputs]
 
         def step(states: list[str], row: str) -> tuple[list[str], str]:
@@ -306,9 +327,8 @@ class Whole(_Cutter):
         last, states = graph.scan(step, values, initial, rows, sum(sizes), "float32")
         graph.give(about["output"], series.emit(graph, states))
         for one, tensor in zip(carried, last, strict=True):
-            graph.give(Value(name=one.gives, shape=one.shape, dtype=one.dtype), tensor, ("batch",))
+            graph.give(one.given, tensor, ("batch",))
 
-        @in_torch(self.model)
         def driven_reference(values: dict[str, Tensor]) -> dict[str, Tensor]:
             u, x = values["inputs"].to(dtype), values[CARRIED].to(dtype)
             state = values["state_0"].numpy()
@@ -322,15 +342,8 @@ class Whole(_Cutter):
                 rows.append(x)
             return {"outputs": series.compute(torch.stack(rows, 1)), NEXT: x, "next_state_0": torch.from_numpy(state)}
 
-        reference = _advancing(self.model, recurrence, series) if settable else driven_reference
+        reference = self.advancing(recurrence, series) if settable else self.in_torch(driven_reference)
         return Plan(graphs=[graph], references=[reference], carried=carried, **about)
-
-
-def _answered(layer: ReservoirLayer, x: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
-    """The last state of the layer's simulated reservoir from a given one on, and all, in torch's default dtype."""
-    mapped = mapped_by(layer, x, 0)["drive_0"]
-    states, last = simulated(layer.reservoir, mapped.numpy(), state.numpy())
-    return torch.from_numpy(last), torch.from_numpy(states).to(torch.get_default_dtype())
 
 
 def _described_text(name: str, vocabulary: int) -> dict[str, Any]:
@@ -360,19 +373,7 @@ def _described(series: Series, inputs: int) -> dict[str, Any]:
     }
 
 
-def _advancing(model: nn.Module, recurrence: GatedRecurrence, series: Series) -> Reference:
-    """The recurrence itself, from the carried state on."""
-
-    @in_torch(model)
-    def reference(values: dict[str, Tensor]) -> dict[str, Tensor]:
-        with recurrence.going_on_from(values[CARRIED].to(recurrence.W.dtype)):
-            states = recurrence.advance(values["inputs"])
-        return {"outputs": series.compute(states), NEXT: states[:, -1]}
-
-    return reference
-
-
-def _emit_gates(graph: LayerGraph, drive: str, x: str, recurrence: GatedRecurrence) -> list[str]:
+def _emit_gates(graph: Graph, drive: str, x: str, recurrence: GatedRecurrence) -> list[str]:
     """r and z of W_in u + b (..., 2 nodes) and x (..., nodes)."""
     recurrent = graph.linear(x, "recurrence.W", recurrence.W, None)
     both = graph.node("Sigmoid", graph.node("Add", drive, recurrent))
@@ -380,12 +381,7 @@ def _emit_gates(graph: LayerGraph, drive: str, x: str, recurrence: GatedRecurren
     return graph.node("Split", both, sizes, axis=-1, outputs=2)
 
 
-def _emit_gates_drive(graph: LayerGraph, u: str, recurrence: GatedRecurrence) -> str:
-    """W_in u + b of both gates."""
-    return graph.linear(u, "recurrence.W_in", recurrence.W_in, recurrence.bias)
-
-
-def _emit_mixing(graph: LayerGraph, h: str, x: str, z: str) -> str:
+def _emit_mixing(graph: Graph, h: str, x: str, z: str) -> str:
     """z x + (1 - z) h."""
     return graph.node("Add", h, graph.node("Mul", z, graph.node("Sub", x, h)))
 
@@ -394,7 +390,7 @@ def _carried_of(recurrence: GatedRecurrence) -> Carried:
     return Carried(reads=CARRIED, gives=NEXT, shape=(recurrence.nodes,))
 
 
-def _with_time(graph: LayerGraph, x: str) -> str:
+def _with_time(graph: Graph, x: str) -> str:
     """A carried value (batch, ...) as a row (batch, 1, ...)."""
     return graph.node("Unsqueeze", x, graph.constant([1], np.int64))
 
@@ -406,7 +402,7 @@ _NEAR = 1e-5
 """Of the largest value of a drive: so near to a limit, rounding decides what is clipped."""
 
 
-def emit_drive(graph: LayerGraph, x: str, layer: ReservoirLayer, number: int) -> None:
+def emit_drive(graph: Graph, x: str, layer: ReservoirLayer, number: int) -> None:
     """Give what crossing `number` drives the device with, and how many values the map clipped."""
     mapped, clipped = graph.input_map(x, layer)
     graph.give(Value(name=f"drive_{number}", shape=(layer.inputs,), dtype=layer.spec.dtype), mapped)
@@ -414,7 +410,7 @@ def emit_drive(graph: LayerGraph, x: str, layer: ReservoirLayer, number: int) ->
         graph.give(Value(name=f"clipped_{number}", dtype="int64", scalar=True), clipped)
 
 
-def read_states(graph: LayerGraph, layer: ReservoirLayer, number: int) -> str:
+def read_states(graph: Graph, layer: ReservoirLayer, number: int) -> str:
     """What the device of crossing `number` answered, as float32."""
     states = Value(name=f"states_{number}", shape=(layer.nodes,), dtype=layer.spec.dtype)
     return graph.from_device(graph.read(states), layer.spec.dtype)
@@ -432,26 +428,3 @@ def mapped_by(layer: ReservoirLayer, x: Tensor, number: int) -> dict[str, Tensor
         found[f"clipped_{number}{EDGE}"] = ((from_middle - layer.limit).abs() <= near).sum()
     layer.saturations = before
     return found
-
-
-# ---- What a graph is compared with: torch modules as they compute, in evaluation mode, on the CPU, as arrays.
-
-
-Compute = Callable[[dict[str, Tensor]], dict[str, Tensor]]
-
-
-def in_torch(model: nn.Module) -> Callable[[Compute], Reference]:
-    """A reference in torch as one of arrays; the model computes in evaluation mode, in its own precision."""
-
-    def decorate(compute: Compute) -> Reference:
-        def reference(values: Values) -> Values:
-            weights = (tensor for tensor in (*model.parameters(), *model.buffers()) if tensor.is_floating_point())
-            dtype = next((tensor.dtype for tensor in weights), torch.get_default_dtype())
-            with evaluating(model), on_cpu(model):
-                tensors = {name: torch.from_numpy(np.ascontiguousarray(value)) for name, value in values.items()}
-                given = {name: one.to(dtype) if one.is_floating_point() else one for name, one in tensors.items()}
-                return {name: value.numpy() for name, value in compute(given).items()}
-
-        return reference
-
-    return decorate

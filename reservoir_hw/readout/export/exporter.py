@@ -29,6 +29,14 @@ from reservoir_hw.readout.export.segments import plan_of
 
 Metrics = Mapping[str, Mapping[str, float]]
 
+# What a manifest and a plan say in the same words.
+_OF_THE_PLAN = (
+    "model", "target", "input", "output", "output_meaning", "reads_last", "stepwise", "whole_sequences",
+)  # fmt: skip
+
+# Of the provenance: paths, and the command line.
+_OF_THIS_MACHINE = ("command", "configuration", "configuration_sha256")
+
 # Steps of the golden inputs and outputs, by which a copied bundle is tried.
 _GOLDEN_STEPS = 8
 
@@ -106,7 +114,11 @@ def export_model(
     if tokenizer is not None and tokenizer.vocabulary != plan.vocabulary:
         raise ConfigurationError(f"the tokenizer has {tokenizer.vocabulary} tokens, the model {plan.vocabulary}")
     repetitions = whole_number("repetitions", 1 if repetitions is None else repetitions)
-    _check_repetitions(plan, repetitions)
+    if repetitions > 1 and (plan.stepwise or any(crossing.state is not None for crossing in plan.crossings)):
+        raise ConfigurationError(
+            f"{plan.model} needs the answer to each step before the next, so no sequence can be played "
+            f"{repetitions} times and averaged: train with repetitions=1 and export that"
+        )
     record = {**provenance.collect({}), **(facts or {})}
     if precision == "int8" and not any(array.dtype == np.int8 for array in plan.weights.arrays.values()):
         raise ConfigurationError(
@@ -144,27 +156,20 @@ def export_model(
     if tokenizer is not None:
         files["tokenizer.json"] = tokenizer.dump().encode()
     manifest = {
-        "model": plan.model,
+        **{name: getattr(plan, name) for name in _OF_THE_PLAN},
         "precision": precision,
-        "target": plan.target,
-        "input": plan.input,
-        "output": plan.output,
-        "output_meaning": plan.output_meaning,
         "series": series,
         "washout": whole_number("washout", washout, least=0),
         "ranges": ranges,
         "loss": loss,
-        "reads_last": plan.reads_last,
         "segments": tuple(graph.segment for graph in plan.graphs),
         "crossings": tuple(plan.crossings),
         "carried": tuple(plan.carried),
-        "stepwise": plan.stepwise,
-        "whole_sequences": plan.whole_sequences,
         "slots": tuple(slots),
         "tokenizer": "tokenizer.json" if tokenizer is not None else None,
         "golden": "golden.safetensors",
         "certificate": certificate,
-        "provenance": provenance.plain(_without_paths(record)),
+        "provenance": provenance.plain({key: fact for key, fact in record.items() if key not in _OF_THIS_MACHINE}),
     }
     return write_bundle(path, manifest, files)
 
@@ -188,15 +193,6 @@ def _metadata(plan: Plan, record: Mapping[str, Any]) -> dict[str, str]:
     }
 
 
-def _check_repetitions(plan: Plan, repetitions: int) -> None:
-    """Raise `ConfigurationError` where states cannot be the mean of several drives of a whole sequence."""
-    if repetitions > 1 and (plan.stepwise or any(crossing.state is not None for crossing in plan.crossings)):
-        raise ConfigurationError(
-            f"{plan.model} needs the answer to each step before the next, so no sequence can be played "
-            f"{repetitions} times and averaged: train with repetitions=1 and export that"
-        )
-
-
 def _golden(
     plan: Plan, sessions: Sequence[Any], recorded: Values | None, washout: int, *, exact: bool
 ) -> dict[str, np.ndarray]:
@@ -214,13 +210,6 @@ def _golden(
         # Not ascontiguousarray, which gives a scalar an axis.
         golden |= {f"segment_{number}/{name}": np.asarray(value, order="C") for name, value in given.items()}
     return golden
-
-
-def _without_paths(record: Mapping[str, Any]) -> dict[str, Any]:
-    """The provenance in the bundle. It has neither paths of this machine nor the command line."""
-    return {
-        key: value for key, value in record.items() if key not in ("command", "configuration", "configuration_sha256")
-    }
 
 
 # ---- The comparison of exported graphs with the model they were made of.
@@ -282,8 +271,9 @@ def certify(
                 recorded_steps=0 if recorded is None else math.prod(recorded[plan.input.name].shape[:2]),
             )
         )
+    torch = sys.modules.get("torch")
     certificate = Certificate(
-        reference=_reference(),
+        reference=f"numpy {np.__version__}" if torch is None else f"torch {torch.__version__}",
         runtime=f"onnxruntime {import_onnxruntime().__version__}",
         segments=tuple(certified),
         metrics={name: dict(pair) for name, pair in (metrics or {}).items()},
@@ -414,35 +404,23 @@ def random_inputs(plan: Plan, shape: tuple[int, int], random: np.random.Generato
     States are drawn from the range that the device declares; where it declares none, with mean and deviation of those
     that a linear readout was trained on; where that is not known either, from the standard normal distribution.
     """
-    values = {plan.input.name: _random(plan.input, shape, random, plan, None)}
+
+    def draw(value: Value, axes: tuple[int, ...], limits: tuple[float, float] | None = None) -> np.ndarray:
+        whole = (*axes, *value.shape)
+        if value.dtype == "int64":
+            return random.integers(0, plan.vocabulary or 2, whole)
+        numbers = random.standard_normal(whole) if limits is None else random.uniform(*limits, whole)
+        return numbers.astype(value.dtype)
+
+    values = {plan.input.name: draw(plan.input, shape)}
     for crossing in plan.crossings:
         spec = plan.reservoirs[crossing.slot]
         value = Value(name=crossing.states, shape=(spec.nodes,), dtype=spec.dtype)
-        states = _random(value, shape, random, plan, spec.state_range)
+        states = draw(value, shape, spec.state_range)
         if plan.state_scale is not None:
             centre, spread = plan.state_scale.centre[: spec.nodes], plan.state_scale.spread[: spec.nodes]
             states = (centre + spread * states).astype(value.dtype)
         values[crossing.states] = states
     for carried in plan.carried:
-        value = Value(name=carried.reads, shape=carried.shape, dtype=carried.dtype)
-        values[carried.reads] = _random(value, shape[:1], random, plan, None)
+        values[carried.reads] = draw(carried.read, shape[:1])
     return values
-
-
-def _random(
-    value: Value,
-    axes: tuple[int, ...],
-    random: np.random.Generator,
-    plan: Plan,
-    limits: tuple[float, float] | None,
-) -> np.ndarray:
-    shape = (*axes, *value.shape)
-    if value.dtype == "int64":
-        return random.integers(0, plan.vocabulary or 2, shape)
-    numbers = random.standard_normal(shape) if limits is None else random.uniform(*limits, shape)
-    return numbers.astype(value.dtype)
-
-
-def _reference() -> str:
-    torch = sys.modules.get("torch")
-    return f"numpy {np.__version__}" if torch is None else f"torch {torch.__version__}"

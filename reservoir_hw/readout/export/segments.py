@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
 from reservoir_hw.core.errors import ConfigurationError
 from reservoir_hw.core.reservoir import Reservoir
 from reservoir_hw.core.spec import ReservoirSpec
-from reservoir_hw.readout.edge.manifest import Crossing, Value
+from reservoir_hw.readout.edge.manifest import Crossing, Precision, Value
 from reservoir_hw.readout.edge.verification import spread_of
-from reservoir_hw.readout.export.graph import LayerGraph, Plan, Precision, Values, Weights, refuse_changes
+from reservoir_hw.readout.export.graph import Graph, Plan, Values, Weights
 from reservoir_hw.readout.export.simulated_network import carried_state, emit_network, network_of, simulated
+from reservoir_hw.readout.export.unchanged import refuse_changes
 from reservoir_hw.readout.linear.least_squares import FeatureScale, LinearForm, loses_in_single, sizes_of
-
-if TYPE_CHECKING:
-    from reservoir_hw.readout.models.token_model import TokenModel
 
 
 def plan_of(
@@ -81,54 +78,27 @@ def whole_plan(model: Any, precision: Precision = "fp32", *, reservoir: Reservoi
         raise ConfigurationError(
             f"a {type(model).__name__} does not know its reservoir: whole_plan(readout, reservoir=esn)"
         )
-    return whole_plan_of_readout(model, reservoir, precision)
+    linear = LinearPart(model, reservoir.spec, precision)
+    network = network_of(reservoir, 0)
+    inputs = Value(name="inputs", shape=(reservoir.spec.inputs,), dtype=network.dtype)
+    graph = Graph(0, Weights(), precision)
+    u = graph.read(inputs)
+    states = emit_network(graph, u, network, "reservoir_0", 0)
+    linear.emit(graph, states, u if linear.form.inputs else None)
 
+    def reference(values: Values) -> Values:
+        states, last = simulated(reservoir, values["inputs"], values["state_0"])
+        return {**linear.reference(states, values), "next_state_0": last}
 
-# ---- What crosses the reservoirs of a model while it reads something: the recorded side of a certificate.
-
-
-def record_text(model: TokenModel, tokens: np.ndarray) -> Values:
-    """Let a model read tokens (batch, time) from rest; returns them, and the states that its devices answered."""
-    import torch
-
-    from reservoir_hw.readout.models.token_model import evaluating
-
-    with evaluating(model), _watched([layer.reservoir for layer in model.reservoir_layers]) as seen:
-        device = next((tensor.device for tensor in (*model.parameters(), *model.buffers())), None)
-        model.features(torch.from_numpy(tokens.astype(np.int64)).to(device))
-    return {"tokens": tokens.astype(np.int64), **{f"states_{number}": states for number, states in enumerate(seen)}}
-
-
-def record_series(reservoir: Reservoir, inputs: np.ndarray) -> Values:
-    """Drive a device from rest with inputs (batch, time, inputs); returns them and the states."""
-    given = np.ascontiguousarray(inputs, reservoir.spec.dtype)
-    reservoir.reset(len(given))
-    return {"inputs": given, "states_0": np.asarray(reservoir.run(given))}
-
-
-class _Watch:
-    """Keeps the states of every drive."""
-
-    def __init__(self, kept: list[np.ndarray]) -> None:
-        self._kept = kept
-
-    def was_reset(self, *, from_rest: bool) -> None:
-        """Of no interest."""
-
-    def was_driven(self, inputs: np.ndarray, states: np.ndarray | None, seconds: float) -> None:
-        """Keep them."""
-        if states is not None:
-            self._kept.append(states.copy())
-
-
-@contextmanager
-def _watched(reservoirs: Sequence[Reservoir]) -> Iterator[list[np.ndarray]]:
-    """States of all drives meanwhile, in their order."""
-    kept: list[np.ndarray] = []
-    with ExitStack() as stack:
-        for reservoir in {id(one): one for one in reservoirs}.values():
-            stack.enter_context(reservoir.observed_by(_Watch(kept)))
-        yield kept
+    return Plan(
+        model=type(model).__name__,
+        input=inputs,
+        output=linear.output,
+        output_meaning="values",
+        graphs=[graph],
+        references=[reference],
+        carried=[carried_state(network, 0)],
+    )
 
 
 # ---- Linear readouts as graphs: all that state themselves as a linear form, whatever found their weights.
@@ -149,11 +119,21 @@ def plan_of_states(
     `ConfigurationError` for a device of another width, `NotSolved` for a readout without weights.
     """
     if hasattr(readout, "network"):
-        return _plan_of_network(readout, reservoir, precision)
+        if precision == "int8":
+            raise ConfigurationError(
+                f"a torch module such as {readout.config.label} is exported in float32 alone: leave out int8"
+            )
+        import torch
+
+        from reservoir_hw.readout.export.torch_module import export_module
+
+        read = readout.input_connection
+        example = torch.zeros(1, 1, reservoir.nodes + reservoir.inputs * read, dtype=getattr(torch, reservoir.dtype))
+        return export_module(readout.network, example, name="readout", reservoir=reservoir, input_connection=read)
     linear = LinearPart(readout, reservoir, precision, recorded, spread)
     inputs = Value(name="inputs", shape=(reservoir.inputs,), dtype=reservoir.dtype)
     states = Value(name="states_0", shape=(reservoir.nodes,), dtype=reservoir.dtype)
-    graph = LayerGraph(0, Weights(), precision)
+    graph = Graph(0, Weights(), precision)
     linear.emit(graph, graph.read(states), graph.read(inputs) if linear.form.inputs else None)
     return Plan(
         state_scale=linear.scale,
@@ -168,47 +148,6 @@ def plan_of_states(
     )
 
 
-def _plan_of_network(readout: Any, reservoir: ReservoirSpec, precision: Precision) -> Plan:
-    if precision == "int8":
-        raise ConfigurationError(
-            f"a torch module such as {readout.config.label} is exported in float32 alone: leave out int8"
-        )
-    import torch
-
-    from reservoir_hw.readout.export.torch_module import export_module
-
-    width = reservoir.nodes + reservoir.inputs * readout.input_connection
-    example = torch.zeros(1, 1, width, dtype=getattr(torch, reservoir.dtype))
-    return export_module(
-        readout.network, example, name="readout", reservoir=reservoir, input_connection=readout.input_connection
-    )
-
-
-def whole_plan_of_readout(readout: Any, reservoir: Reservoir, precision: Precision) -> Plan:
-    """The same with the simulated network of its `reservoir` inside: one graph, with the states carried."""
-    linear = LinearPart(readout, reservoir.spec, precision)
-    network = network_of(reservoir, 0)
-    inputs = Value(name="inputs", shape=(reservoir.spec.inputs,), dtype=network.dtype)
-    graph = LayerGraph(0, Weights(), precision)
-    u = graph.read(inputs)
-    states = emit_network(graph, u, network, "reservoir_0", 0)
-    linear.emit(graph, states, u if linear.form.inputs else None)
-
-    def reference(values: Values) -> Values:
-        states, last = simulated(reservoir, values["inputs"], values["state_0"])
-        return {**linear.reference(states, values), "next_state_0": last}
-
-    return Plan(
-        model=type(readout).__name__,
-        input=inputs,
-        output=linear.output,
-        output_meaning="values",
-        graphs=[graph],
-        references=[reference],
-        carried=[carried_state(network, 0)],
-    )
-
-
 class LinearPart:
     """W x + b of states, and of inputs where the readout was trained with them: as a graph, and as it is.
 
@@ -216,7 +155,7 @@ class LinearPart:
     a ridge regression with a small penalty do. How large features are, the device's ranges say; where it declares none,
     the readout's training; else what was `recorded`. What matters is how much an output moves: its `spread`, else that
     of the training's targets, else of what was recorded. Where nothing says it, it is float64, too: what float32 loses
-    on some recorded steps says little of what it loses later. Raises as `plan_of_readout`.
+    on some recorded steps says little of what it loses later. Raises as `plan_of_states`.
     """
 
     def __init__(
@@ -228,7 +167,11 @@ class LinearPart:
         spread: np.ndarray | None = None,
     ) -> None:
         self.form: LinearForm = readout.linear_form()
-        _check_widths(self.form, reservoir)
+        if self.form.nodes != reservoir.nodes or self.form.inputs not in (0, reservoir.inputs):
+            raise ConfigurationError(
+                f"the readout reads {self.form.weights.shape[1]} features, the reservoir has {reservoir.nodes} nodes"
+                + (f" and {reservoir.inputs} inputs" if self.form.inputs else "")
+            )
         self.readout = readout
         self.dtype = reservoir.dtype
         known = self.form.scale or (None if recorded is None else _scale_of(self.form, recorded))
@@ -247,7 +190,7 @@ class LinearPart:
         """What it gives."""
         return Value(name="outputs", shape=(len(self.form.bias),), dtype="float64" if self.double else "float32")
 
-    def emit(self, graph: LayerGraph, states: str, inputs: str | None) -> None:
+    def emit(self, graph: Graph, states: str, inputs: str | None) -> None:
         """Give the output of states and inputs in the device's dtype."""
         features = [name for name in (states, inputs) if name is not None]
         if not self.double:
@@ -264,15 +207,6 @@ class LinearPart:
     def _predicted(self, states: np.ndarray, values: Values) -> np.ndarray:
         given = values["inputs"].astype(states.dtype) if self.form.inputs else None
         return self.readout.predict(states, given)
-
-
-def _check_widths(form: LinearForm, reservoir: ReservoirSpec) -> None:
-    """Raise `ConfigurationError` for the readout of another device."""
-    if form.nodes != reservoir.nodes or form.inputs not in (0, reservoir.inputs):
-        raise ConfigurationError(
-            f"the readout reads {form.nodes + form.inputs} features, the reservoir has {reservoir.nodes} nodes"
-            + (f" and {reservoir.inputs} inputs" if form.inputs else "")
-        )
 
 
 def _sizes(form: LinearForm, reservoir: ReservoirSpec, scale: FeatureScale | None) -> np.ndarray | None:

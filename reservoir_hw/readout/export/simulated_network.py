@@ -9,7 +9,7 @@ import numpy as np
 
 from reservoir_hw.core.errors import ConfigurationError
 from reservoir_hw.core.reservoir import Reservoir
-from reservoir_hw.readout.edge.manifest import Carried, DType, Value
+from reservoir_hw.readout.edge.manifest import Carried, DType
 from reservoir_hw.readout.export.graph import Graph
 
 Activation = Literal["tanh", "relu", "identity"]
@@ -83,22 +83,21 @@ def emit_network(graph: Graph, u: str, network: SimulatedNetwork, name: str, num
     The states before the first step are read as `state_{number}`, those of the last step given as
     `next_state_{number}`.
     """
-    state = state_value(network, number)
-    last, states = emit_loop(graph, emit_projection(graph, u, network, name), state, network, name)
-    graph.give(state.model_copy(update={"name": f"next_{state.name}"}), last, ("batch",))
-    return states
+    return emit_loop(graph, emit_projection(graph, u, network, name), network, name, number)
 
 
-def emit_loop(graph: Graph, driven: str, state: Value, network: SimulatedNetwork, name: str) -> tuple[str, str]:
-    """The last state and all states of W_in u + b (batch, time, nodes), from the state that is read."""
-    before = graph.read(state, ("batch",))
+def emit_loop(graph: Graph, driven: str, network: SimulatedNetwork, name: str, number: int) -> str:
+    """States of W_in u + b (batch, time, nodes), otherwise as `emit_network`."""
+    carried = carried_state(network, number)
+    before = graph.read(carried.read, ("batch",))
 
     def step(states: list[str], row: str) -> tuple[list[str], str]:
         following = emit_step(graph, row, states[0], network, name)
         return [following], following
 
-    (last,), states = graph.scan(step, [state], [before], driven, network.nodes, network.dtype)
-    return last, states
+    (last,), states = graph.scan(step, [carried.read], [before], driven, network.nodes, network.dtype)
+    graph.give(carried.given, last, ("batch",))
+    return states
 
 
 def emit_projection(graph: Graph, u: str, network: SimulatedNetwork, name: str) -> str:
@@ -124,11 +123,6 @@ def simulated(reservoir: Reservoir, u: np.ndarray, state: np.ndarray) -> tuple[n
         state = np.asarray(reservoir.transition(np.ascontiguousarray(u[:, step]), state))
         states[:, step] = state
     return states, state
-
-
-def state_value(network: SimulatedNetwork, number: int) -> Value:
-    """What the graph reads of a network: the states before the first step."""
-    return Value(name=f"state_{number}", shape=(network.nodes,), dtype=network.dtype)
 
 
 def carried_state(network: SimulatedNetwork, number: int) -> Carried:

@@ -27,8 +27,8 @@ from reservoir_hw.core.spec import ReservoirSpec
 from reservoir_hw.readout.edge.manifest import Crossing, DType, Value
 from reservoir_hw.readout.edge.sessions import session_of
 from reservoir_hw.readout.edge.verification import Deviation, deviation_of, limit_of
-from reservoir_hw.readout.export.graph import IR_VERSION, OPSET, Graph, LayerGraph, Plan, Values, Weights
-from reservoir_hw.readout.models.token_model import evaluating
+from reservoir_hw.readout.export.graph import IR_VERSION, OPSET, Graph, Plan, Values, Weights
+from reservoir_hw.readout.models.token_model import device_of, evaluating
 
 log = logging.getLogger(__name__)
 
@@ -73,9 +73,13 @@ def export_module(
     as for a loop over time or a branch on values, where the graph needs operators beyond opset 17, and where it
     differs from the module; `MissingExtra` without onnxscript.
     """
-    example = _checked_example(example)
-    dtype = _DTYPES[str(example.dtype)]
-    width = int(example.shape[2])
+    if example.ndim != 3 or example.dtype not in (torch.float32, torch.float64) or not example.shape[2]:
+        raise ConfigurationError(
+            f"the example of a module's input must be (batch, time, features) of float32 or float64, not "
+            f"{tuple(example.shape)} of {example.dtype}"
+        )
+    example = example.detach().cpu()
+    dtype, width = _DTYPES[str(example.dtype)], example.shape[2]
     if reservoir is None:
         read = [Value(name="inputs", shape=(width,), dtype=dtype)]
         plan_input = read[0]
@@ -122,7 +126,7 @@ def emit_module(graph: Graph, x: str, module: nn.Module, example: Tensor, name: 
     return output
 
 
-def emit_readout(graph: LayerGraph, states: str, module: nn.Module, name: str = "readout", *, features: int) -> str:
+def emit_readout(graph: Graph, states: str, module: nn.Module, name: str = "readout", *, features: int) -> str:
     """Logits of states (batch, time, features): as the module writes itself (`emit`), or as torch.export reads it.
 
     Raises `ConfigurationError` for a module that `export_module` refuses, or that mixes positions.
@@ -186,15 +190,6 @@ def _in_single(module: nn.Module, example: Tensor) -> nn.Module:
             f"a readout of type {name_of_module(module)} computes in double and cannot be copied: {error}; make it "
             "single precision (.float()) before the export"
         ) from error
-
-
-def _checked_example(example: Tensor) -> Tensor:
-    if example.ndim != 3 or example.dtype not in (torch.float32, torch.float64) or not example.shape[2]:
-        raise ConfigurationError(
-            f"the example of a module's input must be (batch, time, features) of float32 or float64, not "
-            f"{tuple(example.shape)} of {example.dtype}"
-        )
-    return example.detach().cpu()
 
 
 def _outputs(module: nn.Module, x: Tensor, taking: str = "") -> np.ndarray:
@@ -276,7 +271,7 @@ def _lower(graph: Any, constants: dict[str, Any], what: str) -> None:
                 f"{what} has a branch or a loop in its graph (operator {node.op_type}, as of torch.cond): not exported"
             )
         if node.op_type == "LayerNormalization" and len(node.input) == 2 and node.input[1] in constants:
-            # As in `layers.layer_norm`: onnxruntime 1.16 breaks down without a shift.
+            # As in `Graph.layer_norm`: onnxruntime 1.16 breaks down without a shift.
             nothing = np.zeros_like(numpy_helper.to_array(constants[node.input[1]]))
             graph.initializer.append(numpy_helper.from_array(nothing, f"{node.output[0]}_shift"))
             node.input.append(f"{node.output[0]}_shift")
@@ -419,8 +414,8 @@ def _reason(error: BaseException) -> str:
 @contextmanager
 def on_cpu(model: nn.Module) -> Iterator[None]:
     """The model on the CPU meanwhile, afterwards where it was."""
-    device = next((tensor.device for tensor in (*model.parameters(), *model.buffers())), None)
-    if device is None or device.type == "cpu":
+    device = device_of(model)
+    if device.type == "cpu":
         yield
         return
     model.to("cpu")

@@ -1,4 +1,4 @@
-"""Recursive least squares on rows of features: the square root of the covariance, by Potter's method."""
+"""The rules of the online readouts on rows of features: recursive least squares, and least mean squares."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from reservoir_hw.readout.linear._decomposition import Array
 
-# Rows that are absorbed at once: enough for matrix products, few enough for their triangular systems.
+# Rows that are learned at once: enough for matrix products, few enough for their triangular systems.
 _ROWS = 48
 
 
@@ -52,10 +52,8 @@ class RecursiveLeastSquares:
         for start in range(first, len(rows), size):
             part = slice(start, min(start + size, len(rows)))
             steps = part.stop - part.start
-            several = steps > 1
-            answers[part] = (
-                self._several(rows[part], targets[part]) if several else self._one(rows[part], targets[part])
-            )
+            learn = self._several if steps > 1 else self._one
+            answers[part] = learn(rows[part], targets[part])
             self.steps += steps
         return answers
 
@@ -155,7 +153,6 @@ class RecursiveLeastSquares:
 # ---- Least mean squares on rows of features: a step down the gradient of each error.
 
 
-# Rows that are learned at once: their errors follow from one another by a triangular system of this size.
 # Keeps a row of zeros from being divided by its length.
 _TINY = np.finfo(np.float64).tiny
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from pydantic import Field, NonNegativeInt
 
-from reservoir_hw.core.errors import ConfigurationError, ReservoirError
+from reservoir_hw.core.errors import ConfigurationError
 from reservoir_hw.readout.configuration import StateReadoutConfig
 from reservoir_hw.tasks.task import Task
 
@@ -54,14 +54,3 @@ class LinearConfig(StateReadoutConfig):
     def arguments(self) -> dict[str, Any]:
         """Those of the readout's constructor."""
         return self.model_dump(exclude={"kind", "keep_learning"})
-
-
-# ---- What only readouts have to say: not solved yet, solved but hardly determined.
-
-
-class NotSolved(ReservoirError, RuntimeError):
-    """The readout has no weights yet; the message says which method computes them."""
-
-
-class IllConditionedWarning(RuntimeWarning):
-    """The weights were computed, but rounding errors decide about some of them; `report_` has the figures."""

@@ -12,9 +12,10 @@ from pydantic import Field, PositiveFloat, model_validator
 
 from reservoir_hw.core import arrays
 from reservoir_hw.core.errors import InputRangeError, ReservoirError, ShapeError
+from reservoir_hw.readout.configuration import NotSolved
 from reservoir_hw.readout.linear._decomposition import Array
 from reservoir_hw.readout.linear._online_rules import LeastMeanSquares, RecursiveLeastSquares
-from reservoir_hw.readout.linear.configuration import LinearConfig, NotSolved
+from reservoir_hw.readout.linear.configuration import LinearConfig
 from reservoir_hw.readout.linear.least_squares import FeatureScale, LeastSquaresReadout, LinearForm, setting
 from reservoir_hw.readout.linear.training_chunks import Chunk, Columns, Widths, numeric
 
@@ -139,12 +140,8 @@ class OnlineReadout(LeastSquaresReadout):
                 f"target and inputs of a step need as many axes as its states {tuple(x.shape)}, got {wrong[0]}; a "
                 "single column is target[..., None]"
             )
-        if x.ndim == 1:
-            return self.predict_then_update(
-                x[None], y[None], None if u is None else u[None], new_sequence=new_sequence
-            )[0]
-        given = None if u is None else u[:, None]
-        return self.predict_then_update(x[:, None], y[:, None], given, new_sequence=new_sequence)[:, 0]
+        chunk = [None if one is None else one[..., None, :] for one in (x, y, u)]
+        return self.predict_then_update(*chunk, new_sequence=new_sequence)[..., 0, :]
 
     # ---- using
 

@@ -13,6 +13,7 @@ import numpy.typing as npt
 from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt
 
 from reservoir_hw.core.errors import ConfigurationError, ShapeError
+from reservoir_hw.readout.configuration import NotSolved
 from reservoir_hw.readout.linear._decomposition import (
     DEFAULT_ALPHAS,
     EPSILON,
@@ -25,7 +26,7 @@ from reservoir_hw.readout.linear._decomposition import (
     choose_alpha,
     gcv_scores,
 )
-from reservoir_hw.readout.linear.configuration import IllConditionedWarning, LinearConfig, NotSolved
+from reservoir_hw.readout.linear.configuration import LinearConfig
 from reservoir_hw.readout.linear.least_squares import (
     FeatureScale,
     LeastSquaresReadout,
@@ -61,6 +62,10 @@ def kfold_scores(parts: Sequence[Statistics], design_of: Callable[[Statistics], 
         weights = training.spectrum(design).weights_for_each(alphas)
         squared_error = squared_error + part.squared_error(design, weights)
     return np.asarray(squared_error / sum(part.rows for part in parts))
+
+
+class IllConditionedWarning(RuntimeWarning):
+    """The weights were computed, but rounding errors decide about some of them; `report_` has the figures."""
 
 
 class RidgeConfig(LinearConfig):

@@ -321,7 +321,10 @@ class SequencePosition:
     def advance(self, columns: Columns, drop: int, *, new_sequence: bool) -> list[Segment]:
         """Move on by a chunk of which the first `drop` steps are washed out; returns the rows to learn from."""
         if new_sequence:
-            self._end_sequences()
+            if self._batch is not None:
+                kept = max(self._step - self._washout, 0)
+                self._first_block += -(-kept // self._block_steps) * self._batch
+            self._step = 0
         self._batch = columns.batch
         kept_before = max(self._step - self._washout, 0)
         self._step += columns.steps
@@ -336,9 +339,3 @@ class SequencePosition:
             segments += [Segment(lane, start, stop, (number + lane) % self._folds) for lane in range(columns.batch)]
             start = stop
         return segments
-
-    def _end_sequences(self) -> None:
-        if self._batch is not None:
-            kept = max(self._step - self._washout, 0)
-            self._first_block += -(-kept // self._block_steps) * self._batch
-        self._step = 0

@@ -71,17 +71,6 @@ class AroundReservoir(GradientReadoutConfig):
 
         return ReservoirLayer(reservoir, gradient=self.reservoir_gradient, twin=twin, **self.input_map.model_dump())
 
-    def check_passes(self, what: str, config: ReservoirConfig) -> None:
-        """Raise `ConfigurationError` where no gradient can pass a simulation, as far as its configuration tells."""
-        # What has no such key may know when it is opened; on a GPU torch computes anyway.
-        computed = getattr(config, "gradients", True) or getattr(config, "device", "cpu") != "cpu"
-        if "differentiable" in config.never or not computed:
-            advice = "take another policy" if "differentiable" in config.never else "give it gradients: true"
-            raise ConfigurationError(
-                f"reservoir_gradient is {self.reservoir_gradient}, but no gradient passes {what} of kind "
-                f"{config.kind}: {advice}"
-            )
-
     def passed(self, config: ReservoirConfig) -> ReservoirConfig:
         """The reservoir, which computes gradients where they are to pass it and it can.
 
@@ -102,10 +91,18 @@ class AroundReservoir(GradientReadoutConfig):
 
     def check_gradient(self, reservoir: ReservoirConfig, channels: Channels) -> None:
         """Raise `ConfigurationError` where no gradient can pass, as far as the configuration tells."""
-        through = self.reservoirs(reservoir, channels) if self.reservoir_gradient == "through" else []
-        for what, configs in (("the twin", self.twins(channels)), ("the reservoir", through)):
-            for config in configs:
-                self.check_passes(what, config)
+        what, passed = "the twin", self.twins(channels)
+        if self.reservoir_gradient == "through":
+            what, passed = "the reservoir", self.reservoirs(reservoir, channels)
+        for config in passed:
+            # What has no such key may know when it is opened; on a GPU torch computes anyway.
+            computed = getattr(config, "gradients", True) or getattr(config, "device", "cpu") != "cpu"
+            if "differentiable" in config.never or not computed:
+                advice = "take another policy" if "differentiable" in config.never else "give it gradients: true"
+                raise ConfigurationError(
+                    f"reservoir_gradient is {self.reservoir_gradient}, but no gradient passes {what} of kind "
+                    f"{config.kind}: {advice}"
+                )
 
     def _driven_with(self, _reservoir: ReservoirConfig, channels: Channels, /) -> Channels:
         return channels

@@ -174,7 +174,7 @@ class EsnLM(TokenModel):
 
     def _driven(self, driven: Tensor) -> Tensor:
         function = _FUNCTIONS[self.activation]
-        step = self._dense_step() if self.W_columns is None else self._sparse_step()
+        step = self._step()
         state = driven.new_zeros(self._batch, self.nodes) if self._state is None else self._state.to(driven)
         rows = []
         for x in driven.unbind(1):
@@ -182,13 +182,11 @@ class EsnLM(TokenModel):
             rows.append(state)
         return torch.stack(rows, 1)
 
-    def _dense_step(self) -> Callable[[Tensor, Tensor], Tensor]:
-        W = self.W_values.T
-        return lambda x, state: torch.addmm(x, state, W)
-
-    def _sparse_step(self) -> Callable[[Tensor, Tensor], Tensor]:
-        assert self.W_rows is not None
-        assert self.W_columns is not None
+    def _step(self) -> Callable[[Tensor, Tensor], Tensor]:
+        """x and the states (batch, nodes) before -> x + W h."""
+        if self.W_rows is None or self.W_columns is None:
+            transposed = self.W_values.T
+            return lambda x, state: torch.addmm(x, state, transposed)
         with warnings.catch_warnings():
             # torch warns once per process that its CSR tensors are in beta; the tests cover what is used.
             warnings.filterwarnings("ignore", message="Sparse CSR tensor support is in beta state")

@@ -11,8 +11,7 @@ Networks for data exhibiting long-term dependencies".
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Sequence
 from typing import Any, Self, cast
 
 import numpy as np
@@ -249,13 +248,12 @@ class GatedRecurrence(OverSequences):
         """What it is, for the name of an exported model."""
         return f"{type(self).__name__}({type(self.candidate).__name__})"
 
-    @contextmanager
-    def going_on_from(self, x: Tensor) -> Iterator[None]:
-        """The sequences that go on are those in the state x (batch, nodes); afterwards they are what they were."""
+    def states_from(self, x: Tensor, u: Tensor) -> Tensor:
+        """As `advance`, from the state x (batch, nodes) on; the sequences that were begun stay where they are."""
         before = self._state
         self._state = x
         try:
-            yield
+            return self.advance(u)
         finally:
             self._state = before
 

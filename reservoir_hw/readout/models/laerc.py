@@ -158,7 +158,6 @@ class Block(nn.Module):
         self.reservoir_mlp = _two_layers(nodes, whole_number("reservoir_hidden", reservoir_hidden), width)
         self.beta = nn.Parameter(torch.zeros(()))
         self.norm_mix = nn.LayerNorm(2 * width)
-        self.gate_hidden = gate_hidden
         if gate_hidden is None:
             self.gate: nn.Module = nn.Linear(2 * width, width)
         else:
@@ -186,10 +185,10 @@ class Block(nn.Module):
             f"{name}.reservoir_mlp", factor=float(self.beta.detach().exp()),
         )  # fmt: skip
         both = graph.emit(self.norm_mix, graph.node("Concat", x, r, axis=-1), f"{name}.norm_mix")
-        if self.gate_hidden is None:
-            gate = graph.emit(self.gate, both, f"{name}.gate")
+        if isinstance(self.gate, nn.Sequential):
+            gate = _emit_two_layers(graph, self.gate, both, f"{name}.gate")
         else:
-            gate = _emit_two_layers(graph, cast(nn.Sequential, self.gate), both, f"{name}.gate")
+            gate = graph.emit(self.gate, both, f"{name}.gate")
         # g r + (1 - g) x
         change = graph.node("Mul", graph.node("Sigmoid", gate), graph.node("Sub", r, x))
         m = graph.node("Add", x, change)

@@ -37,6 +37,11 @@ def evaluating(module: nn.Module) -> Iterator[None]:
             part.training = True
 
 
+def device_of(module: nn.Module) -> torch.device:
+    """Where the weights of a module are; the CPU where it has none."""
+    return next((tensor.device for tensor in (*module.parameters(), *module.buffers())), torch.device("cpu"))
+
+
 class TokenModel(nn.Module, ABC):
     """A causal language model with a state: abstract base.
 
@@ -157,7 +162,7 @@ class TokenModel(nn.Module, ABC):
         if start.shape[1] == 0:
             raise ShapeError("the prompt is empty: begin with at least one token, such as that of a sentence's start")
         count = whole_number("max_tokens", max_tokens)
-        return self._continued(start.to(self._device()), count, Sampler(temperature, top_k, top_p, seed))
+        return self._continued(start.to(device_of(self)), count, Sampler(temperature, top_k, top_p, seed))
 
     # ---- how
 
@@ -176,10 +181,6 @@ class TokenModel(nn.Module, ABC):
                 token = sampler(self.readout(self.advance(tokens)[:, -1])[0])
             yield token
             tokens = torch.full_like(tokens[:, :1], token)
-
-    def _device(self) -> torch.device:
-        tensors = (*self.parameters(), *self.buffers())
-        return tensors[0].device if tensors else torch.device("cpu")
 
 
 def check_tokens(tokens: Any, vocabulary: int, name: str = "tokens", *, ignored: bool = False) -> Tensor:

@@ -12,8 +12,7 @@ import numpy.typing as npt
 from reservoir_hw.core import registry
 from reservoir_hw.core.arrays import as_numpy
 from reservoir_hw.core.errors import ConfigurationError
-from reservoir_hw.readout.configuration import Readout
-from reservoir_hw.readout.linear.configuration import NotSolved
+from reservoir_hw.readout.configuration import NotSolved, Readout
 from reservoir_hw.readout.linear.training_chunks import (
     Chunk,
     SequencePosition,

@@ -60,6 +60,7 @@ class SklearnReadout(GatheredReadout):
     def solve(self) -> Self:
         """Fit the estimator; the states are forgotten then."""
         from sklearn.base import is_classifier
+        from sklearn.utils import get_tags
 
         features, targets = np.concatenate(self._rows), np.concatenate(self._targets)
         if not len(features):
@@ -72,7 +73,7 @@ class SklearnReadout(GatheredReadout):
         elif is_classifier(estimator):
             # Classes are numbers of outputs.
             wanted = targets.argmax(axis=1)
-        elif not _takes_several(estimator):
+        elif not get_tags(estimator).target_tags.multi_output:
             from sklearn.multioutput import MultiOutputRegressor
 
             estimator = MultiOutputRegressor(estimator)
@@ -174,10 +175,3 @@ class SklearnReadout(GatheredReadout):
         readout._form = LinearForm.of_arrays(arrays, facts["nodes"])
         readout._samples, readout.repetitions_ = facts["report"]["samples"], facts["repetitions"]
         return readout
-
-
-def _takes_several(estimator: Any) -> bool:
-    """Whether it can be fitted to several outputs at once."""
-    from sklearn.utils import get_tags
-
-    return bool(get_tags(estimator).target_tags.multi_output)

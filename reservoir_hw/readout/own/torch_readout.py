@@ -16,17 +16,17 @@ from torch import Tensor, nn
 from reservoir_hw.core.errors import ConfigurationError, ReservoirError
 from reservoir_hw.core.files import read_tensors
 from reservoir_hw.core.functions import import_function, source_of, without_digest
-from reservoir_hw.readout.linear.configuration import NotSolved
+from reservoir_hw.readout.configuration import NotSolved
 from reservoir_hw.readout.linear.least_squares import FeatureScale
 from reservoir_hw.readout.linear.training_chunks import Widths
 from reservoir_hw.readout.models.token_model import evaluating
 from reservoir_hw.readout.own.gathered import GatheredReadout, settings_of
 from reservoir_hw.readout.training.folder import WEIGHTS, load_weights, save_weights
 from reservoir_hw.readout.training.loop import TrainingResult
-from reservoir_hw.readout.training.on_examples import train
 from reservoir_hw.readout.training.optimizer import OnProgress
 from reservoir_hw.readout.training.options import TrainingOptions
 from reservoir_hw.readout.training.shards import Shard
+from reservoir_hw.readout.training.train_model import train
 
 Loss = Callable[[Tensor, Tensor], Tensor]
 """Outputs and targets (steps, outputs) -> the mean loss."""
@@ -148,13 +148,19 @@ class TorchReadout(GatheredReadout):
             # One shard is all there is.
             options = options.model_copy(update={"shard_epochs": options.epochs})
         self._samples = int(known[:first].sum())
+
+        def loss_of_known(states: Tensor, targets: Tensor) -> Tensor:
+            learned = ~targets.isnan().any(dim=2)
+            outputs = network(states)[learned]
+            return loss(outputs, targets[learned].to(outputs.dtype))
+
         self._result = train(
             network,
             [Shard(states[:first], targets[:first])],
             [Shard(states[first:], targets[first:])] if held else None,
             options=options.model_copy(update={"context": states.shape[1]}),
             folder=self.folder,
-            loss=lambda states, targets: _of_known(loss, network(states), targets),
+            loss=loss_of_known,
             progress=self.progress,
         )
         self._take(network.cpu())
@@ -167,10 +173,8 @@ class TorchReadout(GatheredReadout):
         context = min(context, max(states.shape[1] for states, _ in sequences))
         if not context:
             raise self._nothing_left()
-        states, targets = (
-            np.concatenate(parts)
-            for parts in zip(*(_cut(states, targets, context) for states, targets in sequences), strict=True)
-        )
+        windows = zip(*(_cut(states, targets, context) for states, targets in sequences), strict=True)
+        states, targets = (np.concatenate(parts) for parts in windows)
         learned = np.logical_not(np.all(np.any(np.isnan(targets), axis=2), axis=1))
         if not learned.any():
             raise self._nothing_left()
@@ -247,12 +251,6 @@ def _cut(states: np.ndarray, targets: np.ndarray, context: int) -> tuple[np.ndar
     behind = ((0, 0), (0, -steps % context), (0, 0))
     states, targets = np.pad(states, behind), np.pad(targets, behind, constant_values=np.nan)
     return states.reshape(-1, context, states.shape[2]), targets.reshape(-1, context, targets.shape[2])
-
-
-def _of_known(loss: Loss, outputs: Tensor, targets: Tensor) -> Tensor:
-    """The mean loss over the steps whose targets are known."""
-    known = ~targets.isnan().any(dim=2)
-    return loss(outputs[known], targets[known].to(outputs.dtype))
 
 
 def about_export(config: Any, nodes: int, inputs: int, outputs: int) -> list[str]:

@@ -28,10 +28,10 @@ if TYPE_CHECKING:
     from reservoir_hw.readout.training.history import Row as Row
     from reservoir_hw.readout.training.loop import NotFinite as NotFinite
     from reservoir_hw.readout.training.loop import TrainingResult as TrainingResult
-    from reservoir_hw.readout.training.on_examples import train as train
     from reservoir_hw.readout.training.options import PRESETS as PRESETS
     from reservoir_hw.readout.training.options import TrainingOptions as TrainingOptions
     from reservoir_hw.readout.training.shards import HarvestedShards as HarvestedShards
     from reservoir_hw.readout.training.shards import Shard as Shard
+    from reservoir_hw.readout.training.train_model import train as train
 
 __getattr__, __dir__ = lazy_names(__name__)

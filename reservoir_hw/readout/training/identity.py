@@ -41,12 +41,6 @@ def constants_of(model: Any) -> dict[str, Any]:
     return found
 
 
-def upstream_constants(model: Any) -> dict[str, Any]:
-    """Those that decide about the features."""
-    everything = constants_of(model).items()
-    return {name: told for name, told in everything if name != "readout" and not name.startswith("readout.")}
-
-
 def change_of_constants(then: dict[str, Any], now: dict[str, Any]) -> str | None:
     """How the constants that were written down differ from those of now, or None."""
     change = first_change(then, now)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
-from typing import Protocol
 
 import numpy as np
 
@@ -13,23 +12,6 @@ from reservoir_hw.core.reservoir import Reservoir
 from reservoir_hw.core.spec import ReservoirSpec
 
 log = logging.getLogger(__name__)
-
-
-class Noise(Protocol):
-    """Where the noise of simulated devices is, for a training that is interrupted to go on with the same."""
-
-    @property
-    def noisy(self) -> bool:
-        """Whether there is any."""
-        ...
-
-    def kept(self) -> dict[str, np.ndarray]:
-        """What a checkpoint keeps of it."""
-        ...
-
-    def restore(self, kept: Mapping[str, np.ndarray]) -> None:
-        """Go on from what a checkpoint has kept."""
-        ...
 
 
 class NoiseOf:
@@ -45,7 +27,7 @@ class NoiseOf:
         return any(spec.identity.simulated and not spec.deterministic for spec in specs)
 
     def kept(self) -> dict[str, np.ndarray]:
-        """Snapshots; names begin with the number of the reservoir."""
+        """What a checkpoint keeps: snapshots, whose names begin with the number of the reservoir."""
         return {
             f"{number}/{name}": np.asarray(array)
             for number, reservoir in self._repeating()
@@ -53,7 +35,7 @@ class NoiseOf:
         }
 
     def restore(self, kept: Mapping[str, np.ndarray]) -> None:
-        """Bring it back to where it was."""
+        """Bring it back to where it was when that was `kept`."""
         for number, reservoir in self._repeating():
             snapshot = inside(kept, str(number))
             if snapshot:

@@ -1,4 +1,7 @@
-"""AdamW with the groups of parameters that the papers treat alike."""
+"""What changes the weights in a training: the optimizer, what a caller gives in its place, and the loss.
+
+Also copies weights into and out of modules by name, for checkpoints and files.
+"""
 
 from __future__ import annotations
 
@@ -15,20 +18,20 @@ from torch.optim import AdamW, Optimizer
 from reservoir_hw.core.errors import ConfigurationError
 from reservoir_hw.readout.training.examples import Examples
 from reservoir_hw.readout.training.history import Progress
-from reservoir_hw.readout.training.noise import Noise
+from reservoir_hw.readout.training.noise import NoiseOf
 from reservoir_hw.readout.training.options import TrainingOptions
 
 MakeOptimizer = Callable[[list[nn.Parameter]], Optimizer]
-"""Of the trainable parameters."""
+"""The trainable parameters -> the optimizer that changes them."""
 
 Schedule = Callable[[int, int], float]
-"""step (from 0), steps -> factor on the learning rate that each group of the optimizer was made with."""
+"""The step (from 0) and the number of all steps -> a factor on the learning rate of each group of the optimizer."""
 
 Evaluate = Callable[[Any, int], Mapping[str, float]]
-"""model, steps done -> metrics by name."""
+"""The model and the number of steps done -> metrics by name."""
 
 OnRow = Callable[[int, Any, Mapping[str, float]], None]
-"""steps done, model, what the row of the history says: `Row.numbers`."""
+"""Called with the number of steps done, the model, and the numbers of a row of the history (`Row.numbers`)."""
 
 OnProgress = Callable[[Progress], None]
 
@@ -38,7 +41,7 @@ _OF_THE_SCHEDULE = ("warmup", "hold", "final_rate")
 
 @dataclass(frozen=True)
 class Hooks:
-    """`model` is what `evaluate` and `on_row` are given."""
+    """The functions that a caller of `train` gives; None where it gives none. `model` is passed to them."""
 
     model: Any
     optimizer: MakeOptimizer | None = None
@@ -48,7 +51,7 @@ class Hooks:
     progress: OnProgress | None = None
 
     def check(self, options: TrainingOptions) -> None:
-        """Raise `ConfigurationError` where an option would have no effect."""
+        """Raise `ConfigurationError` for an option that has no effect, because a given function takes its place."""
         for name, given, options_of_it in (
             ("optimizer", self.optimizer, _OF_ADAMW),
             ("schedule", self.schedule, _OF_THE_SCHEDULE),
@@ -61,7 +64,7 @@ class Hooks:
                 )
 
     def factor(self, options: TrainingOptions, step: int, steps: int) -> float:
-        """On the learning rate in `step` (from 0) of `steps`."""
+        """The factor on the learning rate in `step` (from 0) of `steps`."""
         if self.schedule is None:
             return options.rate_factor(step, steps)
         factor = self.schedule(step, steps)
@@ -72,7 +75,7 @@ class Hooks:
         return float(factor)
 
     def metrics(self, step: int) -> dict[str, float]:
-        """Those of `evaluate`, or none."""
+        """What `evaluate` finds after `step` steps; nothing without it."""
         if self.evaluate is None:
             return {}
         found = self.evaluate(self.model, step)
@@ -85,10 +88,10 @@ _EMBEDDINGS = (nn.Embedding, nn.EmbeddingBag)
 
 
 def parameter_groups(model: nn.Module, options: TrainingOptions) -> list[dict]:
-    """Trainable parameters in groups with `weight_decay` and `rate`, a factor on the learning rate.
+    """The trainable parameters in groups, each with its `weight_decay` and `rate`, a factor on the learning rate.
 
-    With `decay: linear`, matrices decay; vectors and scalars (biases, norms, gains) and embeddings do not (Köster &
-    Uchida 2026, A.3). A matrix that an embedding shares with a readout counts as embedding.
+    With `decay: linear` there is weight decay on matrices alone: not on vectors and scalars (biases, norms, gains), and
+    not on embeddings (Köster & Uchida 2026, A.3). A matrix that embedding and readout share counts as an embedding.
 
     Raises `ConfigurationError` if nothing is trainable.
     """
@@ -112,9 +115,10 @@ def parameter_groups(model: nn.Module, options: TrainingOptions) -> list[dict]:
 
 
 def make_optimizer(model: nn.Module, options: TrainingOptions, make: MakeOptimizer | None = None) -> Optimizer:
-    """AdamW (Loshchilov & Hutter 2019) over `parameter_groups`, or what `make` gives for the trainable parameters.
+    """AdamW (Loshchilov & Hutter 2019) on `parameter_groups`, or the optimizer that `make` gives.
 
-    Each group keeps the learning rate that it was made with as `initial_lr`, as torch's schedulers do.
+    Each group keeps its first learning rate as `initial_lr`, the name that torch's schedulers use. Raises
+    `ConfigurationError` where `make` gives no optimizer of these parameters.
     """
     groups = parameter_groups(model, options)
     if make is None:
@@ -142,9 +146,9 @@ def _names(module: nn.Module) -> dict[int, str]:
 
 
 def split_state(optimizer: Optimizer, module: nn.Module) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """What the optimizer keeps of each parameter of a module, tensors and plain values, as NAME/key.
+    """What the optimizer remembers of each parameter of a module: tensors, and plain values, by NAME/key.
 
-    Raises `ConfigurationError` for anything else.
+    NAME is that of the parameter, key the optimizer's own. Raises `ConfigurationError` for values of another kind.
     """
     names = _names(module)
     tensors: dict[str, Tensor] = {}
@@ -182,13 +186,13 @@ def put_state(optimizer: Optimizer, module: nn.Module, values: Mapping[str, Any]
     optimizer.load_state_dict(state)
 
 
-# ---- What is minimised, as a module: distributed training wraps modules, and calls their `forward`.
+# ---- The loss as a module: distributed training wraps modules, and calls their `forward`.
 
 
 class Batch:
-    """Arguments of the loss.
+    """The arguments of the loss, in one object.
 
-    Lightning Fabric would round bare float tensors to bfloat16 before the model sees them; it leaves an object alone.
+    Lightning Fabric rounds the tensors among the arguments of a module to bfloat16. It does not look into an object.
     """
 
     def __init__(self, *tensors: Tensor) -> None:
@@ -196,14 +200,14 @@ class Batch:
 
 
 class Objective(nn.Module):
-    """A loss and who owns the weights behind it.
+    """A loss, and the module with the weights that it depends on.
 
     Parameters
     ----------
     trained
         A module, or anything with `parameters()`.
     loss
-        Takes the tensors of a batch, the last of them targets, to the mean over the targets that are not -1.
+        Given the tensors of a batch, of which the last are the targets: the mean over all targets that are not -1.
     """
 
     def __init__(self, trained: Any, loss: Callable[..., Tensor]) -> None:
@@ -226,10 +230,10 @@ class Objective(nn.Module):
 
 @dataclass(frozen=True)
 class Work:
-    """What is to be done: `objective` is minimised over `examples` for `steps` steps, and judged on `held_out`.
+    """A training: `objective` is minimised on `examples` for `steps` steps, and judged on `held_out`.
 
-    `identity` names what must be the same when a checkpoint is continued (the corpus, the devices).
-    `noise` of simulated devices goes on where a checkpoint has left it.
+    `identity` is what must be the same when a training goes on from a checkpoint: the corpus, the devices. `noise` is
+    the noise of simulated devices; a checkpoint keeps how far it has come.
     """
 
     objective: Objective
@@ -238,12 +242,12 @@ class Work:
     options: TrainingOptions
     steps: int
     identity: Mapping[str, Any]
-    noise: Noise
+    noise: NoiseOf
     hooks: Hooks
 
 
 def weights_of(module: nn.Module) -> dict[str, Tensor]:
-    """All weights and buffers of a module by name, without copies; what is shared (tied) appears once."""
+    """All weights and buffers of a module by name, not copied; a tensor with several names (tied) has the first."""
     kept: dict[str, Tensor] = {}
     seen: set[tuple[int, tuple[int, ...], tuple[int, ...]]] = set()
     for name, value in module.state_dict().items():
@@ -259,9 +263,9 @@ def weights_of(module: nn.Module) -> dict[str, Tensor]:
 
 @torch.no_grad()
 def put_weights(module: nn.Module, weights: dict[str, Tensor], where: str) -> None:
-    """Copy weights by name into a module; `where` they came from is for messages.
+    """Copy weights by name into a module; `where` they came from is said in messages.
 
-    Raises `ConfigurationError` naming the first difference if they are those of another model.
+    Raises `ConfigurationError`, which names the first difference, if they belong to another model.
     """
     own = weights_of(module)
     difference = first_difference(own, weights)
@@ -272,7 +276,7 @@ def put_weights(module: nn.Module, weights: dict[str, Tensor], where: str) -> No
 
 
 def first_difference(own: dict[str, Tensor], other: dict[str, Tensor]) -> str | None:
-    """How weights differ from this model's in names, shapes or dtype, or None."""
+    """The first difference between the `other` weights and a model's `own`: a name, a shape or a dtype. None: alike."""
     for name in [*own, *other]:
         if name not in other:
             return f"it has no {name!r} {tuple(own[name].shape)}"

@@ -23,12 +23,13 @@ from reservoir_hw.core.errors import ConfigurationError, ShapeError
 from reservoir_hw.core.files import checksum
 from reservoir_hw.core.locks import owned
 from reservoir_hw.core.provenance import first_change, plain
+from reservoir_hw.core.reservoir import Reservoir
 from reservoir_hw.core.store import Region, StateStore
 from reservoir_hw.readout.models.softmax import cross_entropy
 from reservoir_hw.readout.models.token_model import evaluating
 from reservoir_hw.readout.training.estimate import DriveEstimate, estimate_drives
 from reservoir_hw.readout.training.examples import Examples, Order, Windows, counted_targets, digest_of, drawn, shuffled
-from reservoir_hw.readout.training.identity import reservoirs_of, upstream_constants
+from reservoir_hw.readout.training.identity import constants_of, reservoirs_of
 from reservoir_hw.readout.training.noise import NoiseOf, inside
 from reservoir_hw.readout.training.optimizer import weights_of
 from reservoir_hw.readout.training.options import TrainingOptions
@@ -65,7 +66,7 @@ class Shard:
 class GivenShards:
     """A list of shards, or what makes them one by one without a device, with what `HarvestedShards` has."""
 
-    noise: NoiseOf | None = None
+    driven: Sequence[Reservoir] = ()
 
     def __init__(self, shards: Sequence[Shard]) -> None:
         self._shards = shards
@@ -183,10 +184,7 @@ class HarvestedShards:
     def __getitem__(self, number: int) -> Shard:
         """A shard; its states are read from the store, or driven."""
         number = range(len(self))[number]
-        if self._path is None:
-            states = self._in_memory(number)
-        else:
-            states = self._stored(number)
+        states = self._in_memory(number) if self._path is None else self._stored(self._path, number)
         return Shard(states, torch.from_numpy(self._targets(number)))
 
     def shape(self, number: int) -> tuple[int, int]:
@@ -208,15 +206,19 @@ class HarvestedShards:
             "shards": len(self),
             "washout": self._washout,
             "reservoirs": [r.spec.identity.fingerprint for r in reservoirs_of(self._model)],
-            "constants": upstream_constants(self._model),
+            "constants": {
+                name: told
+                for name, told in constants_of(self._model).items()
+                if name != "readout" and not name.startswith("readout.")
+            },
             "limits": [layer.limit for layer in self._model.reservoir_layers],
             "upstream": checksum(_upstream(self._model))[:16],
         }
 
     @property
-    def noise(self) -> NoiseOf | None:
-        """The noise of the devices that are driven when a shard is asked for; None where the states are kept."""
-        return None if self._path is not None else self._noise
+    def driven(self) -> Sequence[Reservoir]:
+        """The devices that are driven when a shard is asked for; none where the states are kept."""
+        return [] if self._path is not None else reservoirs_of(self._model)
 
     def estimate(self) -> DriveEstimate:
         """What it takes to drive all shards once."""
@@ -230,7 +232,7 @@ class HarvestedShards:
         """
         if self._path is None:
             raise ConfigurationError("harvest keeps states in a store: give a folder")
-        self._fill(len(self), on_steps)
+        self._fill(self._path, len(self), on_steps)
 
     # ---- driving
 
@@ -270,18 +272,18 @@ class HarvestedShards:
 
     # ---- keeping
 
-    def _stored(self, number: int) -> Tensor:
-        if not StateStore.exists(self._store_path) or self._opened().committed < self._places(number + 1):
-            self._fill(number + 1, None)
+    def _stored(self, path: Path, number: int) -> Tensor:
+        if not StateStore.exists(path) or self._opened(path).committed < self._places(number + 1):
+            self._fill(path, number + 1, None)
         elif not self._noise_restored:
-            self._restore_noise(self._opened())
-        dataset = self._opened().dataset(f"shard{number}")
+            self._restore_noise(self._opened(path))
+        dataset = self._opened(path).dataset(f"shard{number}")
         return torch.from_numpy(dataset.read_states(Region(slice(0, dataset.sequences), 0, dataset.steps)))
 
     def restore_noise(self) -> None:
         """Bring the noise of a simulated device to where it was when the states were kept."""
         if self._path is not None and StateStore.exists(self._path):
-            self._restore_noise(self._opened())
+            self._restore_noise(self._opened(self._path))
 
     def _restore_noise(self, store: StateStore) -> None:
         self._noise.restore(store.snapshot() or {})
@@ -291,13 +293,8 @@ class HarvestedShards:
         """What the store counts: the groups of the first shards."""
         return sum(len(self._groups(number)) for number in range(shards))
 
-    @property
-    def _store_path(self) -> Path:
-        assert self._path is not None
-        return self._path
-
-    def _opened(self, *, writable: bool = False) -> StateStore:
-        store = StateStore.open(self._store_path, writable=writable)
+    def _opened(self, path: Path, *, writable: bool = False) -> StateStore:
+        store = StateStore.open(path, writable=writable)
         begun = store.facts.get("harvest", {})
         change = first_change(begun, plain(self.identity))
         if change is not None:
@@ -309,12 +306,11 @@ class HarvestedShards:
         self._at_once = store.facts["at_once"]
         return store
 
-    def _fill(self, shards: int, on_steps: Callable[[int], None] | None) -> None:
+    def _fill(self, path: Path, shards: int, on_steps: Callable[[int], None] | None) -> None:
         """Drive what is missing of the first shards."""
-        path = self._store_path
         taken = f"{path} is being filled by another process"
         with owned(f"store {os.path.realpath(path)}", taken, "; call harvest() in one process first"):
-            store = self._opened(writable=True) if StateStore.exists(self._store_path) else None
+            store = self._opened(path, writable=True) if StateStore.exists(path) else None
             done = 0 if store is None else store.committed
             if store is not None:
                 store.remove_leftovers()
@@ -326,7 +322,7 @@ class HarvestedShards:
                 place += skipped
                 first = sum(len(group) for group in self._groups(number)[:skipped])
                 for tokens, states in self._driven(number, skipped):
-                    store = store or self._created(states)
+                    store = store or self._created(path, states)
                     self._write(store, number, first, tokens, states.numpy())
                     first, place = first + len(tokens), place + 1
                     store.commit(place, snapshot=self._noise.kept() or None)
@@ -349,7 +345,7 @@ class HarvestedShards:
                 timing=(float("nan"), float("nan")),
             )
 
-    def _created(self, states: Tensor) -> StateStore:
+    def _created(self, path: Path, states: Tensor) -> StateStore:
         """A new store for states like these."""
         steps, nodes = self._kept_steps, states.shape[2]
         per_step = min(self._at_once, max(map(len, self._sequences))) * nodes * states.element_size()
@@ -375,7 +371,7 @@ class HarvestedShards:
                 "reservoir": [reservoir.provenance() for reservoir in reservoirs_of(self._model)],
             },
         }
-        return StateStore.create(self._store_path, facts, layout)
+        return StateStore.create(path, facts, layout)
 
 
 def _check_fixed(model: Any) -> None:
@@ -410,7 +406,7 @@ def are_shards(data: Any) -> bool:
     return hasattr(data, "__getitem__") and hasattr(data, "__len__") and len(data) > 0 and isinstance(data[0], Shard)
 
 
-class StoredStates(Examples):
+class StoredStates(Examples, NoiseOf):
     """Windows of `context` successive steps of shards, or whole sequences where these are shorter.
 
     A training visits one shard after the other, round and round, each for `options.shard_epochs` epochs and whole
@@ -432,11 +428,11 @@ class StoredStates(Examples):
                 raise ConfigurationError(
                     f"shard {number} {purpose} is empty: it has {sequences} sequences of {steps} steps"
                 )
+        NoiseOf.__init__(self, found.driven)
         self._shards, self._context = found, context
         self.lengths = min(context, shapes[0][1])
         self._counts = [sequences * (steps // min(context, steps)) for sequences, steps in shapes]
         self._begins = np.cumsum([0, *self._counts])
-        self._noise = found.noise
         # A shard, and where the noise was before it was driven: the one held, and one that an interruption has lost.
         self._driven: tuple[int, dict[str, np.ndarray]] | None = None
         self._lost: tuple[int, dict[str, np.ndarray]] | None = None
@@ -528,14 +524,9 @@ class StoredStates(Examples):
 
     # ---- noise
 
-    @property
-    def noisy(self) -> bool:
-        """Whether shards that are driven again have noise."""
-        return self._noise is not None and self._noise.noisy
-
     def kept(self) -> dict[str, np.ndarray]:
         """Where the noise is, and where it was before the shard that is held was driven."""
-        now = {} if self._noise is None else self._noise.kept()
+        now = super().kept()
         shard, before = self._driven or (0, {})
         # A device that did not know its state when it was driven has no noise to go back to.
         if not now or not before:
@@ -545,17 +536,14 @@ class StoredStates(Examples):
 
     def restore(self, kept: Mapping[str, np.ndarray]) -> None:
         """Bring the noise to where it was; the shard that was held will be driven with the noise that it had."""
-        if self._noise is not None:
-            self._noise.restore(inside(kept, "now"))
-            self._lost = int(kept["shard"][0]), inside(kept, "before")
+        super().restore(inside(kept, "now"))
+        self._lost = int(kept["shard"][0]), inside(kept, "before")
 
     def _drives(self, number: int) -> None:
         """Keep where the noise is before a shard is driven; first bring it to where it was, if this one was lost."""
-        if self._noise is None:
-            return
         if self._lost is not None and self._lost[0] == number:
-            self._noise.restore(self._lost[1])
-        self._driven, self._lost = (number, self._noise.kept()), None
+            super().restore(self._lost[1])
+        self._driven, self._lost = (number, super().kept()), None
 
 
 def _loss(readout: nn.Module, states: Tensor, targets: Tensor) -> Tensor:

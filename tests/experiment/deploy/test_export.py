@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -24,8 +26,8 @@ from reservoir_hw.experiment.deploy.trained import trained_row
 from reservoir_hw.experiment.devices.info import reservoir_from_file
 from reservoir_hw.readout import LowRankReadout, RidgeReadout
 from reservoir_hw.readout.edge import Bundle, EdgeRunner
-from reservoir_hw.readout.export import segments as recording
-from reservoir_hw.readout.export.segments import record_series
+from reservoir_hw.readout.export import recording
+from reservoir_hw.readout.export.recording import record_series
 from reservoir_hw.readout.linear.online import LMSReadout, RLSReadout
 
 LOOP = {"kind": "delay_loop", "nodes": 30, "physics": {"kind": "paquot", "feedback_gain": 0.8, "input_gain": 0.3}}
@@ -275,6 +277,22 @@ def test_c(narma: Path, folder: Path, tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match=r"int8 changes an output by .*at most 0\.1 is taken for harmless"):
         export_run(narma, tmp_path / "lost.h", target="c", precision="int8")
     assert not (tmp_path / "lost.h").exists()
+
+
+WITHOUT_ONNX = """
+import sys
+sys.modules |= {"onnx": None, "onnxruntime": None}
+from reservoir_hw.experiment.deploy.export import export_run
+for precision in ("fp32", "int8"):
+    export_run(*sys.argv[1:], target="c", precision=precision, accept_loss=True, force=True)
+"""
+
+
+def test_c_needs_no_onnx(narma: Path, tmp_path: Path) -> None:
+    command = [sys.executable, "-c", WITHOUT_ONNX, str(narma), str(tmp_path / "model.h")]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "model_predict_q" in (tmp_path / "model.h").read_text()
 
 
 def test_c_of_counts_that_float32_does_not_hold(narma: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

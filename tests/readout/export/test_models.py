@@ -36,7 +36,8 @@ from reservoir_hw.readout.edge.runner import EdgeRunner
 from reservoir_hw.readout.edge.verification import spread_of, verify
 from reservoir_hw.readout.export.cutters import mapped_by
 from reservoir_hw.readout.export.exporter import built, certify, export_model, random_inputs
-from reservoir_hw.readout.export.segments import plan_of, plan_of_states, record_series, record_text
+from reservoir_hw.readout.export.recording import record_series, record_text
+from reservoir_hw.readout.export.segments import plan_of, plan_of_states
 from reservoir_hw.readout.export.torch_module import export_module
 from reservoir_hw.readout.models.laerc import Block
 

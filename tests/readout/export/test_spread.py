@@ -22,7 +22,8 @@ from reservoir_hw.readout.edge.runner import EdgeRunner
 from reservoir_hw.readout.edge.verification import spread_of, verify
 from reservoir_hw.readout.export.exporter import built, certify, export_model
 from reservoir_hw.readout.export.graph import Plan
-from reservoir_hw.readout.export.segments import plan_of_states, record_series
+from reservoir_hw.readout.export.recording import record_series
+from reservoir_hw.readout.export.segments import plan_of_states
 
 UNITS = (1.0, 1e-3, 1e-6, 1e-9)
 WIDE, NARROW = 0.5, 0.02

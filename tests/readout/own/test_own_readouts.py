@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from reservoir_hw.core.errors import ConfigurationError, InputRangeError, ShapeError
-from reservoir_hw.readout.linear.configuration import NotSolved
+from reservoir_hw.readout.configuration import NotSolved
 from reservoir_hw.readout.own.configuration import SklearnConfig, TorchConfig
 from reservoir_hw.readout.own.sklearn_readout import SklearnReadout
 from reservoir_hw.readout.training.options import TrainingOptions

@@ -60,7 +60,7 @@ def states(
     Time begins in the middle of the first edge of the marker: half a sample before it, if volts are not held. With
     `lsb_v` a converter takes one sample in the middle of each of the generator's, in such steps.
     """
-    volts = layout.volts(u)
+    volts = layout.between_markers(layout.driven(u))
     out = answer_v(volts, 1 / layout.hold.sample_rate_hz, device, tau_s or device.tau_s, fine, held)
     if lsb_v:
         out = np.repeat(np.round(out[:, fine // 2, None] / lsb_v) * lsb_v, fine, axis=1)

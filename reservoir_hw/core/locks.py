@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 
 from filelock import FileLock, Timeout
 
-from reservoir_hw.core import passwords
+from reservoir_hw.core import provenance
 from reservoir_hw.core.errors import ConfigurationError, DeviceBusy
 from reservoir_hw.core.validation import number_in
 
@@ -294,7 +294,7 @@ def _locked(resource: str) -> FileLock:
     owner = {
         "pid": os.getpid(),
         "user": user_name(),
-        "command": " ".join(passwords.command())[:200],
+        "command": " ".join(provenance.command())[:200],
         "since": time.strftime("%Y-%m-%d %H:%M:%S"),
     }
     # The note is for people; the lock itself is what counts.

@@ -1,18 +1,23 @@
-"""What must be known to repeat a result: versions, host, configuration and its hash."""
+"""What must be known to repeat a result: versions, host, command, configuration and its hash; no password is in it."""
 
 from __future__ import annotations
 
 import hashlib
 import json
 import platform
+import re
+import sys
 import time
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any, NamedTuple
 
-from reservoir_hw.core import passwords
-
 PACKAGES = ("reservoir-hw", "numpy", "torch", "numba", "scipy", "pydantic")
+# As SQLAlchemy reads it: a user may have an @ (anna@server), a password any character but that. An @ that was not
+# encoded belongs to it up to the next slash.
+_BEFORE_HOST = re.compile(r"(://[^:/]*:)[^@]*@(?:[^@/?]*@)*")
+# A whole ODBC connection hides a password in ways of its own (PWD={a;b}, all of it encoded).
+_IN_QUERY = re.compile(r"([?&](?:[^=&]*(?:password|passwd|pwd)[^=&]*|odbc_connect)=)[^&]*", re.IGNORECASE)
 
 
 def plain(value: Any) -> Any:
@@ -49,7 +54,7 @@ def collect(resolved: Any) -> dict[str, Any]:
     """The record that goes with every result, without the device's own part."""
     return {
         "time": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
-        "command": passwords.command(),
+        "command": command(),
         "host": platform.node(),
         "platform": platform.platform(),
         "versions": versions(),
@@ -96,3 +101,13 @@ def first_change(before: Any, now: Any, place: tuple[str | int, ...] = ()) -> Di
         if found is not None:
             return found
     return None
+
+
+def without_password(text: str) -> str:
+    """`text`, with *** for the password in its URL, and for an ODBC connection."""
+    return _IN_QUERY.sub(r"\1***", _BEFORE_HOST.sub(r"\1***@", text))
+
+
+def command() -> list[str]:
+    """How this program was called."""
+    return [without_password(argument) for argument in sys.argv]

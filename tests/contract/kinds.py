@@ -452,7 +452,7 @@ def layered() -> Kind:
     assert isinstance(whole, LayersConfig)
 
     def build(rule: str) -> Reservoir:
-        return build_reservoir(whole.configurations(None, 2)[1].model_copy(update={"out_of_range": rule}))
+        return build_reservoir(whole.for_layers(None, 2)[1].model_copy(update={"out_of_range": rule}))
 
     return Kind(build, each_alone(layers[1]), settable=True, tolerance=1e-6)
 

@@ -176,7 +176,7 @@ def test_the_error_of_a_wrong_number_spares_a_reply(address: str, monkeypatch: p
         for request in (right, replace(right, request=right.request + credits)):
             data.send_packet(prefix(u.nbytes, INLINE), *wire.pack_data(request, u.tobytes()))
         until(lambda: client.told("status")["status"]["traffic"]["errors"] == 1)
-        states = near.run(u)
+        states = np.asarray(near.run(u))
         slot = os.pread(ring, states.nbytes, (credits + right.request - 1) * SLOT_BYTES)
         assert slot == states.tobytes()
 

@@ -157,12 +157,15 @@ class Instrument(Protocol):
     @property
     def idn(self) -> str:
         """Its answer to `*IDN?`; empty before `open`."""
+        ...
 
     def open(self) -> Any:
         """Connect. Raises `ConfigurationError` where another instrument answers. Idempotent."""
+        ...
 
     def close(self) -> None:
         """Idempotent. The instrument keeps its settings."""
+        ...
 
 
 class Awg(Instrument, Protocol):
@@ -171,25 +174,31 @@ class Awg(Instrument, Protocol):
     @property
     def longest_waveform(self) -> int:
         """In samples."""
+        ...
 
     @property
     def safe_state(self) -> SafeState:
         """What switches its outputs off, for a guard with a connection of its own."""
+        ...
 
     def load(self, volts: Mapping[int, np.ndarray], sample_rate_hz: float) -> float:
         """Take waveforms (time,) by output, all of one length; returns the sample rate as it was read back.
 
         Raises `ConfigurationError` for what the instrument or its outputs cannot play, before anything is sent.
         """
+        ...
 
     def arm(self) -> None:
         """Switch the outputs on, at `safe_v`, and wait for the trigger."""
+        ...
 
     def trigger(self) -> None:
         """Play."""
+        ...
 
     def stop(self) -> None:
         """Leave the outputs in their safe state: off."""
+        ...
 
 
 class Digitizer(Instrument, Protocol):
@@ -198,18 +207,23 @@ class Digitizer(Instrument, Protocol):
     @property
     def longest_record(self) -> int:
         """So many samples it can take at any rate that is asked for, or a little above."""
+        ...
 
     def configure(self, inputs: Sequence[int], trigger: Trigger, sample_rate_hz: float, samples: int) -> float:
         """Prepare records of so many samples or more; returns the sample rate as it was read back."""
+        ...
 
     def arm(self) -> None:
         """Wait for the trigger from now on; returns when it does."""
+        ...
 
     def wait(self, timeout_s: float) -> None:
         """Until the record is complete. Raises `DeviceFault` if the trigger was not met."""
+        ...
 
     def fetch(self) -> dict[int, Waveform]:
         """The record, by input."""
+        ...
 
 
 # ---- What drivers of digitizers that take single records have in common.

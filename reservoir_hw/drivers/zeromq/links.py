@@ -96,9 +96,11 @@ class Dealer(Protocol):
 
     def reach(self, device: str) -> None:
         """Connect, and wait until somebody is there; messages name `device`."""
+        ...
 
     def connect(self) -> None:
         """Connect; that nobody is there may be seen later."""
+        ...
 
     def wishes(self, *, checksums: bool) -> dict[str, Any]:
         """What a hello says about payloads."""
@@ -106,12 +108,14 @@ class Dealer(Protocol):
 
     def agree(self, welcome: Mapping[str, Any]) -> None:
         """Keep the terms of a welcome from now on, or raise `ProtocolError`."""
+        ...
 
     def send(self, header: bytes, payload: Any, request: int, came: int) -> None:
         """A data message: bytes, or a C-contiguous array that must stay as it is until it was answered.
 
         `came` is the number of the newest reply that has come. Raises `TimeoutError` if nothing goes out.
         """
+        ...
 
     def end_interrupted(self) -> int:
         """After an interrupted `send`, make the connection fit for the next; how many errors that can bring."""
@@ -119,12 +123,15 @@ class Dealer(Protocol):
 
     def receive(self) -> Message:
         """The next data message, or `TimeoutError`, so that somebody can look after other things."""
+        ...
 
     def send_control(self, frame: bytes) -> None:
         """A control message; it is lost if nobody takes it."""
+        ...
 
     def receive_control(self, seconds: float) -> bytes:
         """The next control message, or `TimeoutError`."""
+        ...
 
 
 class Router(Protocol):
@@ -143,6 +150,7 @@ class Router(Protocol):
 
     def receive(self) -> Message:
         """The next message, or `TimeoutError`; `Gone` with the peer that has gone."""
+        ...
 
     def attach(self, message: Message, terms: Terms) -> None:
         """The sender of this message is the client from now on. `Refusal` if it has not what was agreed."""
@@ -154,18 +162,23 @@ class Router(Protocol):
 
     def memory(self, request: int, size: int) -> np.ndarray | None:
         """Bytes for the payload of a reply that is sent from there without a copy; None where a copy is cheaper."""
+        ...
 
     def send(self, peer: Hashable, header: bytes, payload: Any, request: int) -> None:
         """A message to the client that is attached, in answer to a request that counts, or to none: 0.
 
         Raises `TimeoutError`, and `Gone` with the peer.
         """
+        ...
 
     def send_at_once(self, peer: Hashable, *frames: bytes) -> None:
         """A control frame, or a header and a payload, to anybody; what is not taken now is lost."""
+        ...
 
     def hurry(self) -> None:
         """From now on `send` waits for nobody."""
+        ...
 
     def close(self) -> None:
         """Listen no more, and cut the connections."""
+        ...

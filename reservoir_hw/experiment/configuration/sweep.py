@@ -8,7 +8,7 @@ from pydantic import Field, NonNegativeInt, PositiveInt, field_serializer
 
 from reservoir_hw.core.axes import Dimension
 from reservoir_hw.core.configuration import Config
-from reservoir_hw.core.passwords import without_password
+from reservoir_hw.core.provenance import without_password
 from reservoir_hw.experiment.configuration.document import called
 
 

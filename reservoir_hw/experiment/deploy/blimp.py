@@ -78,7 +78,8 @@ def read_blimp(folder: str | Path | None = None, *, most: int | None = None) -> 
 
 def _paradigm(lines: str, published: dict[str, dict[str, float]], most: int | None) -> Paradigm:
     found = [json.loads(line) for line in lines.splitlines()]
-    about = {key: _MERGED.get(found[0][key], found[0][key]) for key in ("UID", "linguistics_term", "field")}
+    said = {key: str(found[0][key]) for key in ("UID", "linguistics_term", "field")}
+    about = {key: _MERGED.get(value, value) for key, value in said.items()}
     pairs = [(one["sentence_good"], one["sentence_bad"]) for one in found[:most]]
     uid = about["UID"]
     return Paradigm(uid, about["linguistics_term"], about["field"], pairs, published.get(uid, {}))

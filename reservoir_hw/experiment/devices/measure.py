@@ -66,17 +66,21 @@ class Conformance(Protocol):
     @property
     def passed(self) -> bool:
         """Whether nothing counts against the device."""
+        ...
 
     @property
     def summary(self) -> str:
         """One line."""
+        ...
 
     @property
     def against(self) -> str:
         """What counts against the device."""
+        ...
 
     def write(self, folder: str | Path) -> None:
         """The whole report."""
+        ...
 
 
 class Conform(Protocol):
@@ -84,6 +88,7 @@ class Conform(Protocol):
 
     def __call__(self, config: ReservoirConfig, *, budget: Share, progress: Progress | None) -> Conformance:
         """Look whether the device does what it declares."""
+        ...
 
 
 _WASHOUT = 200

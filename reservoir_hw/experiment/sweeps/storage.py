@@ -21,7 +21,7 @@ from sqlalchemy.engine import make_url
 from sqlalchemy.exc import ArgumentError, IntegrityError, SQLAlchemyError
 
 from reservoir_hw.core.errors import ConfigurationError, MissingExtra
-from reservoir_hw.core.passwords import without_password
+from reservoir_hw.core.provenance import without_password
 
 HEARTBEAT_S, GRACE_S = 30, 300
 """A running trial shows regularly that it lives. A trial that was silent for too long counts as dead.

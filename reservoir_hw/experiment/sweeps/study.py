@@ -23,8 +23,7 @@ from reservoir_hw.core.axes import Dimension
 from reservoir_hw.core.configuration import Document
 from reservoir_hw.core.errors import ConfigurationError, DeviceBusy, MissingExtra, ReservoirError
 from reservoir_hw.core.interrupts import HeldInterrupts, stop_if_asked
-from reservoir_hw.core.passwords import without_password
-from reservoir_hw.core.provenance import configuration_hash, plain
+from reservoir_hw.core.provenance import configuration_hash, plain, without_password
 from reservoir_hw.core.seeds import generator
 from reservoir_hw.experiment.configuration.identity import check_identity
 from reservoir_hw.experiment.configuration.sweep import SweepConfig

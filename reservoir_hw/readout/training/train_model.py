@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from torch import Tensor
@@ -132,6 +132,6 @@ def _examples_of(model: Any, data: Any, options: TrainingOptions, name: str, *, 
     if indexed and not isinstance(data, np.ndarray | Tensor) and len(data) and isinstance(data[0], tuple):
         return Sequences(data, name)
     if not indexed and hasattr(data, "__iter__"):
-        return Batches(data, name, options, learned=learned)
+        return Batches(cast(Any, data), name, options, learned=learned)
     vocabulary = getattr(model, "vocabulary", None)
     return of_corpus(data, options, vocabulary=vocabulary, name=name, learned=learned)

@@ -107,7 +107,7 @@ def test_each_fault_in_each_phase(case: tuple[dict[str, Any], type[DeviceError],
 def test_the_file_that_emulate_prints_suits_it() -> None:
     dialect, u = DIALECTS["red_pitaya"], 6 * inputs(100)
     with virtual_lab(dialect) as lab:
-        config = YAML(typ="safe", pure=True).load(emulate._reservoir_file(dialect, lab, None))
+        config = YAML(typ="safe", pure=True).load("\n".join(emulate._reservoir_file(dialect, lab)))
         with open_reservoir({**config, "inputs": 1}) as reservoir:
             states = reservoir.run(u)
             assert reservoir.counters.saturations == 0

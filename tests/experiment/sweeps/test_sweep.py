@@ -22,7 +22,7 @@ from reservoir_hw.core.configuration import Document
 from reservoir_hw.core.errors import ConfigurationError, DeviceBusy, DeviceFault, MissingExtra
 from reservoir_hw.core.interrupts import HeldInterrupts, StopRequests
 from reservoir_hw.core.locks import HostLocks
-from reservoir_hw.core.passwords import without_password
+from reservoir_hw.core.provenance import without_password
 from reservoir_hw.experiment.sweeps.sweep import Sweep, sweep
 
 RADIUS = {"reservoir.spectral_radius": {"low": 0.1, "high": 1.5}}

@@ -64,8 +64,8 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """The pages first: a worker of xdist reads all of them in turn, as they name the same ports."""
-    items.sort(key=lambda item: item.path.name != "test_pages.py")
+    """The longest files first. A worker of xdist reads all pages in turn, as they name the same ports."""
+    items.sort(key=lambda item: {"test_pages.py": 0, "test_wire.py": 1}.get(item.path.name, 2))
 
 
 def pytest_collection_finish() -> None:

@@ -74,7 +74,7 @@ def _restorable(store: str, damaged: Callable[[], str]) -> Iterator[None]:
         if not is_damage(error):
             raise
         raise ConfigurationError(
-            f"{error}; restore {damaged()} from a copy, or remove {store} and harvest again, or set run.states=null"
+            f"{error}; restore {damaged()} from a copy, or remove it and harvest again, or set run.states=null"
         ) from error
 
 

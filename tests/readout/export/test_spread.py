@@ -72,7 +72,8 @@ def test_the_unit_changes_nothing(device: Reservoir, series: Any, width: float, 
     found = [certified(device, recorded, unit * y) for unit in UNITS]
     assert {precision for _, precision in found} == {dtype}
     errors = [one.error for one, _ in found]
-    assert 0 < max(errors) <= 2 * min(errors)
+    # Below, it is the rounding of float64.
+    assert 0 < max(errors) <= max(2 * min(errors), 1e-14)
     for (one, _), unit in zip(found, UNITS, strict=True):
         assert one.spread == pytest.approx(unit * found[0][0].spread, rel=0.01)
         assert one.limit == pytest.approx(found[0][0].limit, rel=0.01)

@@ -254,7 +254,7 @@ def test_lms_that_diverges_says_so_and_keeps_its_weights(rate: float, constant: 
     states, targets = problem(rows=3000)
     readout = LMSReadout(0.01, normalised=False).fit(states[:200], targets[:200])
     before = readout.weights_
-    readout.rate = readout._rule._rate = rate  # type: ignore[union-attr]
+    readout._rule._rate = rate  # type: ignore[union-attr]
     with pytest.raises(InputRangeError, match="diverges"):
         readout.partial_fit(np.ones_like(states) if constant else states, targets)
     np.testing.assert_array_equal(readout.weights_, before)

@@ -661,6 +661,7 @@ class Reservoir(ABC):
 
     def _emergency_stop(self) -> None:
         """Bring the device to its safe state beside a call that hangs, in another thread."""
+        raise NotImplementedError
 
     def _settings(self) -> dict[str, Any]:
         """More for the provenance: settings read back, calibration id and age, the engine that computed."""

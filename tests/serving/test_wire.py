@@ -326,8 +326,9 @@ class Wire(RuleBasedStateMachine):
             self.client.restore(state)
             return True
 
-        self.x = x if self.came_to(restore) else None
-        self.rows = self.rows if self.x is None else len(x)
+        # A struck one may also have been refused: then the state is as it was.
+        if self.came_to(restore):
+            self.x, self.rows = x, len(x)
         self.step()
 
     @rule(batch=st.integers(1, 2))
@@ -399,7 +400,8 @@ class Wire(RuleBasedStateMachine):
     def stranger(self, what: str) -> None:
         """Somebody else at the sockets gets an error, and the one who has the device does not notice."""
         mine = self.bench.session
-        if not mine:
+        # The session of a hasty client may end at any moment.
+        if not mine or not self.patient:
             return
         with self.bench.strangers.client("stranger") as other:
             match what:

@@ -75,7 +75,9 @@ def test_the_unit_changes_nothing(device: Reservoir, series: Any, width: float, 
     # Below, it is the rounding of float64.
     assert 0 < max(errors) <= max(2 * min(errors), 1e-14)
     for (one, _), unit in zip(found, UNITS, strict=True):
-        assert one.spread == pytest.approx(unit * found[0][0].spread, rel=0.01)
+        # Where only rounding is left, chance says which output is the worst.
+        if one.channel == found[0][0].channel:
+            assert one.spread == pytest.approx(unit * found[0][0].spread, rel=0.01)
         assert one.limit == pytest.approx(found[0][0].limit, rel=0.01)
 
 

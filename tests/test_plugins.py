@@ -96,11 +96,13 @@ def run_in(site: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     )
 
 
+@pytest.mark.slow
 def test_the_documented_example_gets_everything_for_free(site: Path) -> None:
     done = run_in(site, "-c", USE)
     assert done.stdout.strip() == "all of it for free", done.stderr
 
 
+@pytest.mark.slow
 def test_the_command_line_lists_and_checks_it(site: Path) -> None:
     listed = run_in(site, "-m", "reservoir_hw.cli", "list", "backends").stdout
     assert re.search(r"diodes\s*│\s*lab-diodes\s*│\s*Three leaky capacitors", listed), listed
@@ -140,6 +142,7 @@ assert np.abs(states[1] - states[0]).max() < 0.1 * states[0].std()
 """
 
 
+@pytest.mark.slow
 def test_the_documented_instrument_plays(site: Path) -> None:
     done = run_in(site, "-c", DRIVE)
     assert done.returncode == 0, done.stderr

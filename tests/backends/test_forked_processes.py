@@ -51,6 +51,7 @@ def configuration(kind: str, tmp_path: Path) -> Iterator[dict[str, Any]]:
         yield {"kind": "python", "continuity": "held", **function}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["zmq", "serial", "python"])
 def test_a_forked_process_leaves_the_device_to_its_parent(
     kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

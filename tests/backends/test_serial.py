@@ -329,6 +329,7 @@ with open_reservoir({"kind": "serial", "port": sys.argv[1]}) as reservoir:
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT])
 def test_the_next_client_gets_the_board_of_one_that_ended(how: signal.Signals, tmp_path: Path) -> None:
     log = tmp_path / "log.jsonl"
@@ -394,6 +395,7 @@ def test_without_pyserial(monkeypatch: pytest.MonkeyPatch) -> None:
         opened("/dev/ttyACM0")
 
 
+@pytest.mark.slow
 def test_the_command_line(tmp_path: Path) -> None:
     """NARMA10 on the model of the boards, and on an emulated board in place of the port of the example."""
     root = Path(__file__).parents[2]

@@ -462,6 +462,7 @@ def test_the_other_internet_protocol() -> None:
         assert far.run(drive(1, 3)).shape == (1, 3, 2)
 
 
+@pytest.mark.slow
 def test_a_server_that_is_not_there(same_host: str) -> None:
     for address in (free_address(), same_host):
         started = time.monotonic()
@@ -493,6 +494,7 @@ def connect_and_end(address: str) -> ZmqReservoir:
 # ---- the page -------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_the_ten_lines_of_the_page(tmp_path: Path) -> None:
     page = (Path(__file__).parents[2] / "docs/zeromq.md").read_text()
     recipe = re.findall(r"```python\n(.*?)```", page, flags=re.DOTALL)[0]

@@ -111,6 +111,7 @@ def test_what_is_no_bundle(model: Path, tmp_path: Path, command: str) -> None:
         assert why in said
 
 
+@pytest.mark.slow
 def test_the_program_knows_the_command(model: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "reservoir_hw.cli", "bundle", "verify", str(model)],

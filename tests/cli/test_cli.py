@@ -270,6 +270,7 @@ def test_a_faulting_device_is_in_the_provenance(file: Path, tmp_path: Path) -> N
     assert record["unfinished"]["reservoir"]["counters"]["faults"] == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("line", "message"),
     [

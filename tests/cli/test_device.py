@@ -81,6 +81,7 @@ def test_the_reservoir_of_an_experiment(esn: Path) -> None:
     assert (found["spec"]["inputs"], found["spec"]["nodes"]) == (1, 7)
 
 
+@pytest.mark.slow
 def test_a_served_device(esn: Path, address: str) -> None:
     esn.write_text(f"kind: zmq\naddress: {address}\n")
     with served(Toy(input_range=(0, 1)), address):

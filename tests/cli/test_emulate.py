@@ -40,6 +40,7 @@ def emulating(*arguments, cwd, ends="The bench has ended after"):
         process.communicate()
 
 
+@pytest.mark.slow
 def test_a_bench_is_driven_by_the_reservoir_file_that_it_prints(tmp_path):
     (tmp_path / "dut.yaml").write_text(
         "inputs: {3: {output: 2, device: {kind: linear, noise_v: 0.0}}}\ntermination_ohm: null\n"
@@ -76,6 +77,7 @@ def test_a_bench_is_driven_by_the_reservoir_file_that_it_prints(tmp_path):
         assert call_here("emulate", "check", log).returncode == 0
 
 
+@pytest.mark.slow
 def test_the_default_bench_says_what_to_write_into_a_file(tmp_path):
     with emulating(*BENCH, "--hislip", "--generator", "tektronix", cwd=tmp_path) as said:
         first = next(said)
@@ -94,6 +96,7 @@ def test_the_default_bench_says_what_to_write_into_a_file(tmp_path):
     assert (config.generator.kind, config.digitizer.kind) == ("tektronix_afg3000", "keysight_infiniivision")
 
 
+@pytest.mark.slow
 def test_a_board_is_found_by_the_reservoir_file_that_it_prints(tmp_path):
     (tmp_path / "faults.yaml").write_text("faults: [{kind: drop, direction: to_board, operation: status}]\n")
     options = ["--nodes", "4", "--link", "board", "--log", "log", "--faults", "faults.yaml"]
@@ -117,6 +120,7 @@ def test_a_board_is_found_by_the_reservoir_file_that_it_prints(tmp_path):
     assert not (tmp_path / "board").is_symlink()
 
 
+@pytest.mark.slow
 def test_a_board_says_what_to_write_into_a_file(tmp_path):
     with emulating("board", cwd=tmp_path, ends="The board has ended. Sessions: 0.") as said:
         first = next(said)
@@ -126,6 +130,7 @@ def test_a_board_says_what_to_write_into_a_file(tmp_path):
         assert "".join(next(said) for _ in range(4)) == f"\n    kind: serial\n    port: {port}\n    baud: 115200\n"
 
 
+@pytest.mark.slow
 def test_wrong_options_are_told_in_a_sentence(tmp_path):
     (tmp_path / "bare.yaml").write_text("inputs: {1: {output: 1}}\n")
     (tmp_path / "wild.yaml").write_text("inputs: {1: {output: 1, device: {kind: mackey_glass, feedback_gain: 1.3}}}\n")
@@ -163,6 +168,7 @@ def test_wrong_options_are_told_in_a_sentence(tmp_path):
         assert said in done.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("clock", ["steps", "wall"])
 def test_a_film_is_driven_by_the_reservoir_file_that_it_prints(clock: str, tmp_path: Path) -> None:
     (tmp_path / "dut.yaml").write_text("electrodes: 3\nslowest_s: 0.1\n")
@@ -190,6 +196,7 @@ def test_what_a_film_cannot_be(options: list[str], said: str) -> None:
     assert (done.returncode, said in done.stderr) == (2, True)
 
 
+@pytest.mark.slow
 def test_a_board_of_text_is_driven_by_the_reservoir_file_that_it_prints(tmp_path: Path) -> None:
     options = ["--text", "--nodes", "4", "--inputs", "2", "--link", str(tmp_path / "port"), "-o", "board.yaml"]
     with emulating("board", *options, cwd=tmp_path, ends="The board has ended. Lines: ") as said:

@@ -200,6 +200,7 @@ def test_a_header_is_told(folder: Path, series: tuple[np.ndarray, np.ndarray], t
     )
 
 
+@pytest.mark.slow
 def test_a_file_that_cannot_be_written_is_refused_before_anything_is_opened(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -320,6 +321,7 @@ def test_a_bad_first_line_leaves_an_older_file(name: str, folder: Path, tmp_path
     assert (np.load(tmp_path / name).size if name == "keep.npy" else (tmp_path / name).stat().st_size) == 0
 
 
+@pytest.mark.slow
 def test_series_to_files_and_figures(folder: Path, series: tuple[np.ndarray, np.ndarray], tmp_path: Path) -> None:
     u, expected = series
     np.save(tmp_path / "two.npy", np.stack([u, u]))
@@ -400,6 +402,7 @@ def test_who_reads_has_left(source: str, folder: Path, tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.slow
 def test_a_text(folder: Path, tmp_path: Path) -> None:
     with EdgeRunner(folder / "laerc.rhw", folder / "laerc.yaml") as runner:
         wanted = "".join(runner.generate("ab", 40, temperature=0.7, top_k=3, seed=4))
@@ -412,6 +415,7 @@ def test_a_text(folder: Path, tmp_path: Path) -> None:
     assert refused(*given, "--output", "/dev/full", code=1).startswith("error: /dev/full: No space left on device")
 
 
+@pytest.mark.slow
 def test_refusals(folder: Path, tmp_path: Path) -> None:
     series, text = folder / "narma.rhw", folder / "laerc.rhw"
     own = [*AS_THEY_ARE, "--reservoir", folder / "narma.yaml"]
@@ -478,6 +482,7 @@ def test_a_damaged_bundle(folder: Path, tmp_path: Path) -> None:
     assert "damaged.rhw" in said
 
 
+@pytest.mark.slow
 def test_one_file_may_name_the_reservoirs_of_all_layers(tmp_path: Path) -> None:
     """Here, and behind the sockets of one server."""
     run = text_run(tmp_path, "laerc", reservoir={"kind": "laerc_layers", "nodes": 12})
@@ -505,6 +510,7 @@ def test_repetitions_are_those_of_the_training(tmp_path: Path) -> None:
     assert "means of 2 repetitions" in refused(*given, "--repetitions", 1)
 
 
+@pytest.mark.slow
 def test_over_a_socket(folder: Path, series: tuple[np.ndarray, np.ndarray], tmp_path: Path) -> None:
     u, expected = series
     address = free_address()

@@ -121,6 +121,7 @@ def served(address: str) -> Iterator[subprocess.Popen[str]]:
         server.communicate()
 
 
+@pytest.mark.slow
 def test_no_answer_of_a_device_at_fault_is_unmarked(plant: np.ndarray) -> None:
     """Line by line. What freezes is known after some steps, as its states might be the same by chance."""
     series = iter(plant)
@@ -176,6 +177,7 @@ def test_no_answer_of_a_device_at_fault_is_unmarked(plant: np.ndarray) -> None:
             assert "Traceback" not in errors
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("most", [None, 3])
 def test_a_producer_at_twice_the_pace(most: int | None, plant: np.ndarray) -> None:
     """After the answer to line n, n more lines wait."""

@@ -86,6 +86,7 @@ def test_it_writes_a_file_that_runs(form: str, tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.slow
 def test_what_is_not_clear_is_asked_for(tmp_path: Path) -> None:
     trials(tmp_path)
     np.savez(tmp_path / "three.npz", a=np.zeros((9, 2)), b=np.zeros((9, 2)), c=np.zeros((9, 2)))
@@ -107,6 +108,7 @@ def test_what_is_not_clear_is_asked_for(tmp_path: Path) -> None:
         assert not (tmp_path / "own.yaml").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("answers", "kind"), [("run.csv\nu\n", "data"), ("\n", "elman_grammar")])
 def test_in_a_terminal_it_asks(answers: str, kind: str, tmp_path: Path) -> None:
     FRAME[["u", "y"]].to_csv(tmp_path / "run.csv", index=False)

@@ -68,6 +68,7 @@ def trace(path: Path, inputs: np.ndarray, states: np.ndarray, written: int | Non
     return path
 
 
+@pytest.mark.slow
 def test_a_reservoir_file(pictures: None, file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "300")
     done = call(file, *FEW)
@@ -108,6 +109,7 @@ def test_some_measures_of_an_experiment_as_json(file: Path) -> None:
     assert again["measures"] == found["measures"]
 
 
+@pytest.mark.slow
 def test_a_trace_says_what_it_cannot_tell(pictures: None, file: Path) -> None:
     rng = np.random.default_rng(0)
     u = rng.uniform(-1, 1, (1, 1000, 1))

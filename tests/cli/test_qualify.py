@@ -108,6 +108,7 @@ def counted_steps() -> int:
     return sum(map(int, log.read_text().split())) if log.exists() else 0
 
 
+@pytest.mark.slow
 def test_a_reservoir_file(pictures: None, file: Path) -> None:
     done = call(file, *FEW, "--unchecked")
     assert done.exit_code == 0, done.output
@@ -130,6 +131,7 @@ def test_a_reservoir_file(pictures: None, file: Path) -> None:
     assert f"Best at amplitude {amplitude}, bias {bias}, hold {hold}:" in best
 
 
+@pytest.mark.slow
 def test_only_what_conforms_is_qualified(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     few = [file, *FEW, "--only", "noise_budget"]
     done = call(*few)
@@ -209,6 +211,7 @@ def test_what_was_clipped_is_said(tmp_path: Path) -> None:
     assert "input values were clipped to the range -0.5 to 0.5" in found.warnings[0]
 
 
+@pytest.mark.slow
 def test_steps_are_driven_as_planned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     Path("lorenz.yaml").write_text(LORENZ.replace("nodes: 200", "nodes: 8, leak_rate: 0.5").replace("2000", "300"))
@@ -239,6 +242,7 @@ def test_resets_before_replays_are_in_the_plan_of_the_suite(counted: Path) -> No
     assert 35_000 < counted_steps() <= 45_000
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("reset", [NO_RESET, WASHOUT])
 def test_a_budget_bounds_all_that_drives_the_device(counted: Path, reset: str) -> None:
     counted.write_text(f"{COUNTED_FILE}reset: {reset}\n")
@@ -270,6 +274,7 @@ def test_a_budget_bounds_all_that_drives_the_device(counted: Path, reset: str) -
         assert 0 < counted_steps() <= enough
 
 
+@pytest.mark.slow
 def test_python_takes_the_suite_along(counted: Path) -> None:
     driving: Any = {"qualify": True, "only": ["noise_budget"], "steps": 400, "repeats": 2, "washout": 50}
     assert measure(counted, **driving, conform=conform).metrics["conformance"]["outcome"] == "passed"
@@ -287,6 +292,7 @@ def test_a_budget_in_time_needs_a_pace(counted: Path) -> None:
     assert nothing_driven()
 
 
+@pytest.mark.slow
 def test_a_budget_takes_fewer_steps(file: Path) -> None:
     done = call(file, "--qualify", "--unchecked", "--only", "operating_map", "--washout", "50", "--budget", "150000")
     assert done.exit_code == 0, done.output

@@ -240,6 +240,7 @@ def test_a_harvest_survives_the_death_of_the_server(tmp_path: Path, address: str
     assert chunks_of(cut) == whole
 
 
+@pytest.mark.slow
 def test_what_is_served_and_how_to_reach_it(tmp_path: Path, address: str) -> None:
     (tmp_path / "lab.yaml").write_text("kind: esn\nnodes: 12\n")
     process = subprocess.Popen(
@@ -264,6 +265,7 @@ def test_what_is_served_and_how_to_reach_it(tmp_path: Path, address: str) -> Non
     assert "says goodbye" in errors
 
 
+@pytest.mark.slow
 def test_the_log_is_json_where_that_is_wanted(tmp_path: Path, address: str) -> None:
     (tmp_path / "lab.yaml").write_text("kind: esn\nnodes: 12\ninputs: 1\n")
     process = subprocess.Popen(
@@ -288,6 +290,7 @@ def test_the_log_is_json_where_that_is_wanted(tmp_path: Path, address: str) -> N
     assert {"time", "level", "logger", "message"} <= events[0].keys()
 
 
+@pytest.mark.slow
 def test_a_server_goes_down_safely_in_the_middle_of_a_run(tmp_path: Path, address: str) -> None:
     (tmp_path / "bench.py").write_text(BENCH)
     (tmp_path / "lab.yaml").write_text(SLOW)
@@ -316,6 +319,7 @@ def test_a_server_goes_down_safely_in_the_middle_of_a_run(tmp_path: Path, addres
     assert (tmp_path / "safe").exists()
 
 
+@pytest.mark.slow
 def test_a_second_signal_does_not_wait(tmp_path: Path, address: str) -> None:
     (tmp_path / "bench.py").write_text(BENCH.replace("0.4", "60"))
     (tmp_path / "lab.yaml").write_text(SLOW)
@@ -402,6 +406,7 @@ def signalled(process: subprocess.Popen[str], notes: Path, closings: int) -> lis
     return notes.read_text().split("\n")[:-1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("good", [0, 1], ids=["at the start", "for a client"])
 def test_the_way_to_the_safe_state_after_a_failed_opening_is_not_interrupted(
     tmp_path: Path, address: str, good: int
@@ -425,6 +430,7 @@ def test_the_way_to_the_safe_state_after_a_failed_opening_is_not_interrupted(
         assert server.returncode == 0
 
 
+@pytest.mark.slow
 def test_a_device_that_was_left_unsafe_is_the_status_of_the_server(tmp_path: Path, address: str) -> None:
     broken = 'note("closing")\n    if opened > 1:\n        raise RuntimeError("the interlock does not answer")'
     (tmp_path / "homing.py").write_text(HOMING.replace("GOOD", "9").replace('note("closing")', broken))
@@ -536,6 +542,7 @@ def test_inputs_must_be_known(tmp_path: Path) -> None:
     assert "its task has 1 input channels, not 2" in done.stderr
 
 
+@pytest.mark.slow
 def test_mistakes_between_two_processes(tmp_path: Path, address: str) -> None:
     (tmp_path / "narma.yaml").write_text(NARMA)
     (tmp_path / "three.yaml").write_text("kind: esn\nnodes: 3\n")
@@ -564,6 +571,7 @@ STRANGERS = {
 }
 
 
+@pytest.mark.slow
 def test_whoever_has_no_key_learns_nothing(tmp_path: Path, address: str) -> None:
     (tmp_path / "narma.yaml").write_text(NARMA)
     for name in ("bench", "anna", "berta"):

@@ -140,6 +140,7 @@ def test_a_sweep_from_its_file_to_the_best_run(pictures: None, lab: Path) -> Non
     assert Path("runs/sweeps/film/report.html").read_text().count("data:image/png;base64,") == 2
 
 
+@pytest.mark.slow
 def test_a_second_process_goes_on(lab: Path) -> None:
     (lab / "go").touch()
     first = call_here("sweep", "film.yaml", "--trials", 2, "--json")
@@ -249,6 +250,7 @@ def test_a_process_that_dies_beside_another(lab: Path) -> None:
     assert json.loads(out)["counts"] == {"complete": 6, "pruned": 0, "failed": 0, "died": 1, "running": 0}
 
 
+@pytest.mark.slow
 def test_ctrl_c_says_how_to_go_on(lab: Path) -> None:
     (lab / "go").touch()
     assert call_here("sweep", "film.yaml", "--trials", 2).returncode == 0
@@ -264,6 +266,7 @@ def test_ctrl_c_says_how_to_go_on(lab: Path) -> None:
     assert json.loads(Path("runs/sweeps/film/metrics.json").read_text())["status"] == "interrupted"
 
 
+@pytest.mark.slow
 def test_a_device_of_another_process_exits_3(lab: Path) -> None:
     device = ["--set", "reservoir.simulated=false", "--set", "reservoir.resource=film-7"]
     first = begin("sweep", "film.yaml", *device)

@@ -47,6 +47,7 @@ def files(tmp_path: Path) -> Path:
     return tmp_path
 
 
+@pytest.mark.slow
 def test_import_info_diff_plot(files: Path) -> None:
     for name in "ab":
         said = call("import", files / "mapping.yaml", files / f"{name}.npz", "-o", files / name)

@@ -539,7 +539,7 @@ def search(kind: Kind, examples: int, calls: int) -> None:
 @pytest.mark.parametrize("name", KINDS)
 def test_states_are_those_of_one_run_from_rest(name: str, tmp_path: Path) -> None:
     with KINDS[name](tmp_path) as kind:
-        search(kind, 20, 25)
+        search(kind, 12, 25)
 
 
 @pytest.mark.slow

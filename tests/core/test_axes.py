@@ -185,6 +185,7 @@ def test_the_axis_itself_can_be_set(tmp_path: Path) -> None:
     assert alphas == [1, 3]
 
 
+@pytest.mark.slow
 def test_where_one_reservoir_is_meant_a_file_that_varies_is_one_sentence(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -58,6 +58,7 @@ assert sorted(taken)[4] < 0.003, taken
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="these are the libraries of the wheels for Linux")
 @pytest.mark.skipif(os.cpu_count() == 1, reason="there is one core")
 @pytest.mark.parametrize(
@@ -84,6 +85,7 @@ print(cores(), torch.get_num_threads(), os.environ.get("GOMP_SPINCOUNT"))
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("environment", "expected"),
     [
@@ -106,6 +108,7 @@ assert (threads.cores(), torch.get_num_threads()) == (1, 1)
 """
 
 
+@pytest.mark.slow
 def test_processes_of_a_host_share_its_cores() -> None:
     pytest.importorskip("torch")
     in_process(SHARED)

@@ -73,6 +73,7 @@ def test_byte_pairs_equal_an_independent_merge(gpt2: BpeTokenizer) -> None:
         assert gpt2.encode("".join(words)).tolist() == [number for word in words for number in encoded(word)]
 
 
+@pytest.mark.slow
 def test_files(tmp_path: Path, gpt2: BpeTokenizer) -> None:
     text = "Ein Reservoir rechnet."
     kinds: list[Tokenizer] = [

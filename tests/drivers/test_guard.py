@@ -57,6 +57,7 @@ class Generator:
             self.log.append(line)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT])
 def test_outputs_are_off_before_the_lock_is_free(how: signal.Signals) -> None:
     generator = Generator()

@@ -176,6 +176,7 @@ def check_a_name_follows_the_states(random: Random, section: str) -> None:
 SECTIONS = pytest.mark.parametrize("section", ["task", "reservoir", "training", "readout", "run"])
 
 
+@pytest.mark.slow
 @SECTIONS
 @FEW
 @given(random=randoms)
@@ -308,6 +309,7 @@ def workers() -> Iterator[str]:
         yield cluster.scheduler_address
 
 
+@pytest.mark.slow
 @WAYS
 @settings(FEW, max_examples=2)
 @given(random=randoms)

@@ -177,6 +177,7 @@ def test_tensors_and_data_arrays_come_back_as_they_were_given(model: ReservoirMo
     np.testing.assert_array_equal(found.to_numpy(), plain)
 
 
+@pytest.mark.slow
 def test_scikit_learn_finds_a_model(model: ReservoirModel) -> None:
     """What is not as in scikit-learn, and why."""
     checks = pytest.importorskip("sklearn.utils.estimator_checks")
@@ -198,6 +199,7 @@ def test_scikit_learn_finds_a_model(model: ReservoirModel) -> None:
     assert {one["check_name"] for one in found if one["status"] == "xfail"} == set(expected)
 
 
+@pytest.mark.slow
 def test_searches_and_pipelines(model: ReservoirModel) -> None:
     selection = pytest.importorskip("sklearn.model_selection")
     from sklearn.pipeline import make_pipeline
@@ -213,6 +215,7 @@ def test_searches_and_pipelines(model: ReservoirModel) -> None:
     np.testing.assert_allclose(piped.predict(X), model.fit(X, y).predict(X), rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_one_opening_serves_a_whole_validation(tmp_path: Path) -> None:
     selection = pytest.importorskip("sklearn.model_selection")
     file = tmp_path / "cell.yaml"
@@ -268,6 +271,7 @@ def test_export_of_a_run_without_a_test(lab: str, tmp_path: Path) -> None:
         assert np.abs(runner.run(X) - answers).max() < 0.2 * answers.std()
 
 
+@pytest.mark.slow
 def test_a_search_turns_the_knobs_of_one_open_device() -> None:
     selection = pytest.importorskip("sklearn.model_selection")
     X, y = recording(200)

@@ -188,6 +188,7 @@ def test_the_encoder_that_is_a_baseline_follows(tmp_path_of_runs: Path) -> None:
     assert len(experiment.left_out) == 2
 
 
+@pytest.mark.slow
 def test_check_says_what_a_swap_changes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     Path("film_of_a_swap.py").write_text("def film(u, bias):\n    return u + bias\n")

@@ -100,6 +100,7 @@ CUTS: dict[str, dict[str, Any]] = {
 }
 
 
+@pytest.mark.slow
 def test_a_server_with_another_bias_is_not_taken_for_its_harvest(tmp_path: Path) -> None:
     address = free_address()
     sections = {**GRAMMAR, "reservoir": {"kind": "zmq", "address": address, "timeout_s": 0.5}}

@@ -298,6 +298,7 @@ def events(path: Path) -> list[str]:
     return [json.loads(line)["event"] for line in path.read_text().splitlines()]
 
 
+@pytest.mark.slow
 def test_a_silent_host_loses_the_board(opened: Opened, tmp_path: Path) -> None:
     with opened(lease_ms=300) as host:
         host.attach(7)
@@ -374,6 +375,7 @@ def test_hosts_come_and_go(opened: Opened) -> None:
             assert other.counted(RUN, run(0, 2, 1, 2, 3, 4)) == states
 
 
+@pytest.mark.slow
 def test_a_host_that_reads_nothing_holds_nothing_up(opened: Opened) -> None:
     """Its answers fill the line. The lease ends, and the next host is served."""
     with opened(lease_ms=300) as host:
@@ -491,6 +493,7 @@ def test_both_boards_give_the_same_answers_to_whatever_comes(tmp_path: Path, req
 # ---- the firmware alone -----------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_the_firmware_is_built_as_its_makefile_says(tmp_path: Path) -> None:
     if shutil.which("cc") is None or shutil.which("make") is None:
         pytest.skip("there is no C compiler or no make")

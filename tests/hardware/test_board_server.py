@@ -100,6 +100,7 @@ def wait_until_free(address: str, within_s: float) -> dict[str, Any]:
     return status
 
 
+@pytest.mark.slow
 def test_a_killed_client_loses_the_device(address: str) -> None:
     before = wait_until_free(address, 1)["counters"]
     idle = str(Path(__file__).parents[1] / "serving" / "idle_client.py")
@@ -116,6 +117,7 @@ def test_a_killed_client_loses_the_device(address: str) -> None:
     assert wait_until_free(address, 1)["counters"]["safe_states"] >= before["safe_states"] + 1
 
 
+@pytest.mark.slow
 def test_sigterm_refuses_what_waits() -> None:
     with running(built(DEFINES=DEFINES)) as (address, process), Device(address) as line, line.client() as client:
         client.hello()

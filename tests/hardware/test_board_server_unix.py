@@ -87,6 +87,7 @@ def test_payloads_that_are_larger_than_a_slot(address: str) -> None:
     assert whole.nbytes // 2 > 1 << 21
 
 
+@pytest.mark.slow
 def test_a_killed_client_loses_the_device_at_once(server: tuple[str, int]) -> None:
     address, pid = server
     idle = str(Path(__file__).parents[1] / "serving" / "idle_client.py")

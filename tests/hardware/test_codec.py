@@ -56,6 +56,7 @@ def fuzz(count: int, **variables: str) -> None:
 GOLDEN_SIZES = "-DVN_INPUTS=2 -DVN_NODES=3"
 
 
+@pytest.mark.slow
 def test_three_thousand_frames() -> None:
     fuzz(3_000, DEFINES=GOLDEN_SIZES)
 

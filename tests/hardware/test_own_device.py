@@ -89,6 +89,7 @@ def test_nobody_gets_a_device_that_is_not_safe(program: Path, tmp_path: Path, mo
             assert process.wait(5) == 3
 
 
+@pytest.mark.slow
 def test_a_step_that_does_not_go_into_a_frame() -> None:
     program = built(DEFINES="-DVN_NODES=4000", CFLAGS="-O0 -Werror")
     done = subprocess.run([program, "-m", "4096"], capture_output=True, text=True, timeout=10, check=False)

@@ -49,6 +49,7 @@ def test_memory_of_a_ring_follows_its_formula() -> None:
     assert found.value <= nodes
 
 
+@pytest.mark.slow
 def test_capacities_of_a_linear_orthogonal_reservoir_add_up_to_its_nodes() -> None:
     u, x = states_of({"nodes": 50, "topology": "orthogonal", "spectral_radius": 0.9}, steps=40_000)
     memory = memory_capacity(u, x, max_delay=300, washout=1000)
@@ -121,6 +122,7 @@ def test_noise_remembers_nothing() -> None:
     assert found.value < 0.05
 
 
+@pytest.mark.slow
 def test_the_threshold_holds_for_functions_that_share_inputs_with_the_states() -> None:
     # The functions of one recording are too large or too small together, so several recordings are averaged.
     rates = np.zeros((30, 2))

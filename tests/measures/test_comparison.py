@@ -25,6 +25,7 @@ def compared(random: np.random.Generator, white: float = 0.1, common: float = 0.
 SLOW = pytest.mark.slow
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("white", "common"), [(0.1, 0.1), pytest.param(0.1, 0.0, marks=SLOW), pytest.param(0.0, 0.1, marks=SLOW)]
 )
@@ -36,6 +37,7 @@ def test_false_alarms_are_rare_whatever_the_noise_looks_like(white: float, commo
         assert level / 5 <= np.mean(p <= level) <= level + 5 * (level * (1 - level) / len(p)) ** 0.5
 
 
+@pytest.mark.slow
 def test_what_could_have_been_seen_is_seen() -> None:
     random = np.random.default_rng(1)
     smallest = float(np.median([compared(random).smallest for _ in range(40)]))

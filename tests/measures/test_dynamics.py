@@ -249,6 +249,7 @@ def on_the_attractor(trials: int) -> np.ndarray:
     return x
 
 
+@pytest.mark.slow
 def test_the_lorenz_system_as_published() -> None:
     found = lyapunov_spectrum(lorenz, on_the_attractor(60), steps=5_500, settle=500)
     exponents = found.exponents / H
@@ -263,6 +264,7 @@ def test_the_lorenz_system_as_published() -> None:
     assert found.dimension_interval.low < KAPLAN_YORKE_DIMENSION < found.dimension_interval.high
 
 
+@pytest.mark.slow
 def test_a_linear_map_has_the_logarithms_of_its_eigenvalues() -> None:
     W = random_matrix(6, 0.9)
     found = lyapunov_spectrum(lambda t, x: x @ W.T + 1, np.ones((1, 6)), steps=4000, settle=400)
@@ -270,6 +272,7 @@ def test_a_linear_map_has_the_logarithms_of_its_eigenvalues() -> None:
     assert found.dimension == 0
 
 
+@pytest.mark.slow
 def test_a_device_that_can_be_set() -> None:
     W = random_matrix(5, 0.8)
     with linear(W) as device:

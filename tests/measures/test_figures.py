@@ -35,6 +35,7 @@ def drawn(results: dict[str, Measured]) -> set[str]:
     return set(found)
 
 
+@pytest.mark.slow
 def test_every_measure_has_a_figure_with_ticks_at_whole_numbers() -> None:
     with Map(lambda x, u: np.tanh(0.8 * x + u), noise=1e-2) as device:
         live = Live(device, steps=1000, washout=50, repeats=4, max_delay=20)
@@ -51,6 +52,7 @@ def test_every_measure_has_a_figure_with_ticks_at_whole_numbers() -> None:
     assert seen == set(MEASURES) - {"echo_state_index"}
 
 
+@pytest.mark.slow
 def test_every_qualification_has_a_figure() -> None:
     rng = random()
     with Map(lambda x, u: np.tanh(0.8 * x + u), noise=1e-2) as device:
@@ -69,6 +71,7 @@ def test_every_qualification_has_a_figure() -> None:
     assert drawn(results) == set(results)
 
 
+@pytest.mark.slow
 def test_results_at_the_edge() -> None:
     with linear(np.diag(np.ones(3), -1)) as line:
         live = Live(line, steps=1000, washout=20, max_delay=20)

@@ -83,6 +83,7 @@ def test_participation_ratio() -> None:
     assert cut.value == pytest.approx(effective_dimension(apart).value, rel=1e-12)
 
 
+@pytest.mark.slow
 def test_batch_means_of_a_correlated_series() -> None:
     rng = random(4)
     hits = []
@@ -93,6 +94,7 @@ def test_batch_means_of_a_correlated_series() -> None:
     assert 0.9 <= np.mean(hits) <= 0.99
 
 
+@pytest.mark.slow
 def test_the_correlation_time_of_a_series() -> None:
     rng = random(5)
     memories = np.array([0.0, 0.5, 0.9, 0.99])

@@ -235,6 +235,7 @@ def test_planted_noise_is_found_and_the_budget_adds_up(noise: float) -> None:
     assert all(part.high - part.low < 0.4 for one in found for part in one.rest_intervals)
 
 
+@pytest.mark.slow
 def test_no_part_lies_beyond_what_is_possible_where_noise_is_nearly_all() -> None:
     for seed in range(3):
         one = budget(10.0, seed, repeats=3)
@@ -297,6 +298,7 @@ def test_functions_that_were_not_tried_are_the_rest() -> None:
     assert "not tried" in one.note
 
 
+@pytest.mark.slow
 def test_a_device_and_its_recording() -> None:
     with Map(lambda x, u: 0.8 * x + u, noise=0.3) as device:
         done: list[int] = []
@@ -312,6 +314,7 @@ def test_a_device_and_its_recording() -> None:
     assert recorded.lost[0] == pytest.approx(one.lost[0], abs=0.02)
 
 
+@pytest.mark.slow
 def test_what_has_no_repetitions() -> None:
     u, states = network_responses(8000, 0)
     noisy = states + 0.1 * random(9).standard_normal(states.shape)

@@ -74,6 +74,7 @@ def test_inputs_stay_in_the_range_and_repeat_with_the_seed() -> None:
     assert (drives[0] != drives[2]).any()
 
 
+@pytest.mark.slow
 def test_a_recording_is_measured_as_the_live_device() -> None:
     W = random_matrix(20, 0.9)
     with linear(W) as device:

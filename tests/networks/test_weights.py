@@ -126,6 +126,7 @@ def test_storage_follows_the_density(nodes, options, sparse):
     assert isinstance(drawn.W, csr_array) is sparse
 
 
+@pytest.mark.slow
 def test_a_large_network_is_drawn_without_a_dense_matrix():
     begin = time.perf_counter()
     drawn = draw_weights(65_536, 1, seed=0, connections_per_node=32, spectral_radius=None)
@@ -139,6 +140,7 @@ def test_the_recurrent_matrix_has_the_spectral_radius(options):
     assert np.abs(np.linalg.eigvals(recurrent)).max() == pytest.approx(0.7, rel=1e-7)
 
 
+@pytest.mark.slow
 def test_spectral_radius_of_ten_thousand_nodes():
     W = draw_weights(10_000, 1, seed=3, connections_per_node=10, spectral_radius=None).W
     # scipy.sparse.linalg.eigs(W, k=4, ncv=150, tol=1e-10), which takes seconds.

@@ -58,6 +58,7 @@ def said(program: str) -> str:
     return done.stdout
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("part", LOADED)
 def test_nothing_is_loaded_that_is_not_needed(part: str) -> None:
     program, heavy = LOADED[part]

@@ -79,6 +79,7 @@ def check(how: signal.Signals, after_s: float) -> None:
     assert all(one <= lease + 0.05 for one in begun)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP])
 def test_a_client_that_dies_in_the_middle(how: signal.Signals) -> None:
     check(how, 0.5)
@@ -118,6 +119,7 @@ class SlowToRest(Hung):
         super()._reset(batch)
 
 
+@pytest.mark.slow
 def test_a_device_that_hangs_is_stopped_and_kept_until_a_person_says_so(capsys: pytest.CaptureFixture[str]) -> None:
     """Three times ten steps of 20 ms and a lease of 0.3 s: the watchdog waits for 0.9 s."""
     device, address = Hung(stops=False, step_period_s=0.02), free_address()
@@ -181,6 +183,7 @@ def test_what_a_stopped_device_returns_is_no_state(tmp_path: Path, monkeypatch: 
         assert log.count("drive") - log.index("stop") <= 1
 
 
+@pytest.mark.slow
 def test_a_device_that_takes_long_to_come_to_rest_is_not_stopped() -> None:
     device, address = SlowToRest(stops=False, step_period_s=0.001), free_address()
     with served(device, address, lease_s=0.1):
@@ -191,6 +194,7 @@ def test_a_device_that_takes_long_to_come_to_rest_is_not_stopped() -> None:
     assert not device.stopped.is_set()
 
 
+@pytest.mark.slow
 def test_the_watchdog_is_off_where_no_period_is_declared() -> None:
     device, address = Hung(stops=True), free_address()
     with served(device, address, lease_s=0.1), open_reservoir({"kind": "zmq", "address": address, "inputs": 2}) as one:

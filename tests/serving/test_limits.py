@@ -149,6 +149,7 @@ class Buffered(Toy):
         return self.buffer[:, : u.shape[1]]
 
 
+@pytest.mark.slow
 def test_a_device_may_use_its_memory_again(address: str) -> None:
     u = np.random.default_rng(0).uniform(-1, 1, (1, 40_000, 2))
     with Toy() as here:
@@ -269,6 +270,7 @@ def test_addresses_that_zeromq_would_read_otherwise(address: str) -> None:
         Server(Toy(), address)
 
 
+@pytest.mark.slow
 def test_an_interruption_while_clients_are_turned_away_leaves_the_device_safe(
     address: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

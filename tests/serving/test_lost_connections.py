@@ -71,6 +71,7 @@ def process(script: str, *arguments: str) -> Iterator[subprocess.Popen[str]]:
             child.kill()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("scheme", "credits"), [("tcp", 1), ("ipc", 4), ("unix", 1), ("unix", 4)])
 def test_a_server_that_is_killed_in_a_run(scheme: str, credits: int) -> None:
     u = inputs(100)
@@ -102,6 +103,7 @@ def test_a_server_that_is_killed_in_a_run(scheme: str, credits: int) -> None:
             device.close()
 
 
+@pytest.mark.slow
 def test_a_client_that_is_killed_gives_the_device_back() -> None:
     safe = threading.Event()
 
@@ -142,6 +144,7 @@ class NextClient(logging.Handler):
         self.came.set()
 
 
+@pytest.mark.slow
 def test_who_comes_while_a_lease_runs_out_keeps_the_device() -> None:
     with ipc_address() as address, served(Toy(), address, lease_s=0.5) as server:
         with process("idle_client.py", address) as client:
@@ -184,6 +187,7 @@ def test_data_that_do_not_pass_any_more(direction: Direction) -> None:
         assert server.status()["holder"] is None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("direction", ["to_device", "to_client"])
 def test_control_that_does_not_pass_any_more(direction: Direction) -> None:
     with ipc_address() as back, ipc_address() as front, served(Toy(), back, lease_s=0.6) as server:
@@ -236,6 +240,7 @@ def test_an_interrupted_run_leaves_a_connection_that_works() -> None:
 
 
 # pyzmq drops an interrupt that comes while it frees a message.
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:Exception ignored in:pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.parametrize("scheme", ["ipc", "unix", "shared memory"])
 def test_interruptions_at_any_moment(monkeypatch: pytest.MonkeyPatch, scheme: str) -> None:
@@ -296,6 +301,7 @@ class ReadingAhead(Reservoir):
         self.safe.set()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scheme", ["ipc", "unix"])
 def test_a_device_that_waits_for_what_was_lost(scheme: str) -> None:
     """It is not busy, so its client does not wait for ever, and its lease ends."""

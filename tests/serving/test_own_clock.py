@@ -68,6 +68,7 @@ def served(address: str) -> Iterator[tuple[Clocked, str]]:
         yield device, address
 
 
+@pytest.mark.slow
 def test_a_run_in_many_chunks_has_no_gap(served: tuple[Clocked, str]) -> None:
     device, address = served
     u = np.random.default_rng(0).uniform(-1, 1, (1, 800, 1)).astype(np.float32)
@@ -83,6 +84,7 @@ def test_a_run_in_many_chunks_has_no_gap(served: tuple[Clocked, str]) -> None:
     assert device.counters.underruns == device.counters.overruns == 0
 
 
+@pytest.mark.slow
 def test_chunks_may_take_longer_than_the_longest_wait(served: tuple[Clocked, str]) -> None:
     """While the device plays what it took beforehand, it is at work."""
     _, address = served

@@ -183,6 +183,7 @@ def test_what_the_device_does_not_have(device: PageDevice, address: str) -> None
         assert np.array_equal(reservoir.run(drive()), leaky.model(drive()))
 
 
+@pytest.mark.slow
 def test_the_client_pings_while_nobody_asks_for_anything(address: str) -> None:
     u = drive()
     with PageDevice(address, lease_s=0.4) as device, opened(address) as reservoir:
@@ -210,6 +211,7 @@ def test_the_client_names_who_has_the_device(device: PageDevice, address: str) -
         client.goodbye()
 
 
+@pytest.mark.slow
 def test_the_client_waits_for_a_busy_device(address: str) -> None:
     with PageDevice(address, lease_s=0.4) as device, opened(address) as reservoir:
         gate = threading.Event()

@@ -158,6 +158,7 @@ def random_request(random: np.random.Generator, session: int, request: int) -> t
     return header, payload
 
 
+@pytest.mark.slow
 def test_noise_from_an_unknown_peer(server: tuple[Server, str], peer: list[zmq.Socket[bytes]]) -> None:
     served_by, address = server
     random = np.random.default_rng(0)
@@ -211,6 +212,7 @@ def test_nonsense_from_who_holds_the_device(server: tuple[Server, str], seed: in
     assert_normal(address)
 
 
+@pytest.mark.slow
 def test_noise_from_who_holds_the_device() -> None:
     random = np.random.default_rng(1)
     # A long lease: the heartbeat waits behind the noise.
@@ -250,6 +252,7 @@ def test_a_step_that_no_number_can_follow(server: tuple[Server, str]) -> None:
     assert_normal(address)
 
 
+@pytest.mark.slow
 def test_a_peer_that_reads_no_answers_stops_nobody(server: tuple[Server, str], peer: list[zmq.Socket[bytes]]) -> None:
     """Far more questions than the sockets have room for answers."""
     _, address = server

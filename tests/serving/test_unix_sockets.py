@@ -96,6 +96,7 @@ def test_a_device_fills_the_slot_itself(address: str) -> None:
         assert (ours.view(np.float64) == 7.0).all()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("inline_bytes", [0, 1 << 12])
 def test_large_payloads_without_a_ring(address: str, monkeypatch: pytest.MonkeyPatch, inline_bytes: int) -> None:
     monkeypatch.setattr(unix_sockets, "SLOT_BYTES", 0)
@@ -298,6 +299,7 @@ def test_welcomes_that_cannot_be(address: str, terms: dict[str, Any]) -> None:
 # ---- who may, and where ---------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
 def test_another_user(address: str) -> None:
     path = Path(address.removeprefix("unix://"))
@@ -337,6 +339,7 @@ def test_a_data_socket_of_another_user(address: str) -> None:
             connect(address)
 
 
+@pytest.mark.slow
 def test_no_room_for_a_ring(address: str) -> None:
     with process("mortal_server.py", address, "1000000"), no_gaps_between_descriptors():
         said = []
@@ -416,6 +419,7 @@ def test_the_file_of_a_dead_server_is_taken_over(address: str, kind: socket.Sock
     assert not os.path.exists(address.removeprefix("unix://"))
 
 
+@pytest.mark.slow
 def test_of_two_servers_that_start_at_once_one_does(address: str) -> None:
     for _ in range(5):
         with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as dead:
@@ -485,6 +489,7 @@ def test_a_client_that_reads_nothing_stops_the_device_for_a_lease(address: str) 
             client.send_run(u, step=client.sent - 1)
 
 
+@pytest.mark.slow
 def test_nothing_is_left_of_a_session(address: str) -> None:
     with served(Toy(), address):
 

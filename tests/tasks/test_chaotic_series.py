@@ -44,6 +44,7 @@ def by_steps(history: Callable[[float], Any], start: float, delays: int, tau: fl
     return x
 
 
+@pytest.mark.slow
 def test_mackey_glass_against_another_integrator() -> None:
     x = by_steps(lambda t: 1.2, 0.0, 8)
     np.testing.assert_allclose(mackey_glass_series(120), [x(t) for t in range(120)], atol=1e-7)
@@ -141,6 +142,7 @@ def test_lorenz_against_another_integrator() -> None:
     np.testing.assert_allclose(lorenz_series(start, 51, 0.0371), lorenz_by_scipy(start, 51, 0.0371), atol=2e-6)
 
 
+@pytest.mark.slow
 def test_order_of_the_integrations() -> None:
     """Each is of order 4: half the step, a sixteenth of the error."""
     for series, exact, step, rel in (
@@ -199,6 +201,7 @@ def field_by_scipy(start: np.ndarray, times: np.ndarray) -> np.ndarray:
     return solved.y.T
 
 
+@pytest.mark.slow
 def test_a_field_against_another_integrator() -> None:
     times = 0.25 * np.arange(81)
     exact = field_by_scipy(smooth_start(), times)

@@ -108,6 +108,7 @@ def split_sentences(one: ElmanGrammar) -> tuple[list[list[str]], list[list[str]]
     return sentences(all_symbols(one.train)), test[:-1]
 
 
+@pytest.mark.slow
 @settings(max_examples=25, deadline=None)
 @given(
     dataset=st.integers(0, 4),

@@ -27,6 +27,7 @@ def test_reading() -> None:
             questions(text)
 
 
+@pytest.mark.slow
 def test_the_data_set(shared_data: None) -> None:
     task = Trec(validation=0, width=4)
     assert (len(task.train.inputs), len(task.test.inputs)) == (5452, 500)
@@ -54,6 +55,7 @@ def test_the_data_set(shared_data: None) -> None:
     assert task.evaluate(outputs).metrics == found
 
 
+@pytest.mark.slow
 def test_what_is_held_out(shared_data: None) -> None:
     final, search = Trec(width=4), Trec(width=4, judge="validation")
     other = Trec(width=4, seed=1)
@@ -90,6 +92,7 @@ def test_vectors_of_a_file(tmp_path: Path) -> None:
         word_vectors(["is"], str(tmp_path / "none.txt"), 0)
 
 
+@pytest.mark.slow
 def test_truncated_glove(shared_data: None, caplog: pytest.LogCaptureFixture) -> None:
     task = Trec(vectors="glove50_truncated/glove.6B.50d.first2445.txt.xz", validation=0)
     assert task.inputs == 50
@@ -109,6 +112,7 @@ def settings(tmp_path: Path, **readout: Any) -> dict[str, Any]:
     }
 
 
+@pytest.mark.slow
 def test_ridge_learns_the_ends(shared_data: None, tmp_path: Path) -> None:
     """By hand, with every question on its own; and on states of a harvest."""
     experiment = Experiment(settings(tmp_path))

@@ -114,6 +114,7 @@ SLOW = pytest.mark.slow
 STARTS_PROCESSES = ("lock ignored", "unsafe after close")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("noise", "quick"), [(0.0, True), pytest.param(0.0, False, marks=SLOW), pytest.param(NOISE, False, marks=SLOW)]
 )

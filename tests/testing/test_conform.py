@@ -99,6 +99,7 @@ def test_simulations_driven_by_torch(kind: str) -> None:
     }
 
 
+@pytest.mark.slow
 def test_devices_of_other_kinds(tmp_path: Path) -> None:
     config = parse_reservoir(Document.from_mapping(ESN, "test"))
     address = free_address()
@@ -146,6 +147,7 @@ def test_the_suite_costs_little_beside_the_device(tmp_path: Path) -> None:
     assert seconds < 1.3 * steps_s, f"{seconds:.2f} s, {steps_s:.2f} s of them for {driven} steps"
 
 
+@pytest.mark.slow
 def test_the_command(tmp_path: Path) -> None:
     (tmp_path / "loop.yaml").write_text("kind: delay_loop\nnodes: 20\nhil: {not_offered: {timing: no clock at hand}}\n")
     done = call_here("conform", "loop.yaml", "-o", "report", "--junit", "junit.xml", "--json", cwd=tmp_path)
@@ -211,6 +213,7 @@ def test_wrong_requests(tmp_path: Path, text: str, options: list[str], said: str
     assert "driven" not in done.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("error", ["asyncio.CancelledError", "GeneratorExit"])
 def test_a_device_that_ends_its_test_fails(tmp_path: Path, error: str) -> None:
     lab(tmp_path, once=f"raise {error}", close="raise OSError('the supply stays on')")

@@ -93,6 +93,7 @@ def cases() -> dict[str, list[dict[str, str]]]:
     return found
 
 
+@pytest.mark.slow
 def test_nothing_is_imported_before_it_is_needed(folder: Path) -> None:
     assert "reservoir_hw.testing.plugin" in [one.value for one in entry_points(group="pytest11")]
     (folder / "test_nothing.py").write_text(
@@ -105,6 +106,7 @@ def test_nothing_is_imported_before_it_is_needed(folder: Path) -> None:
     assert " ".join(["reservoir_hw", *core, "reservoir_hw.testing", plugin.__name__]) + "\n" in said
 
 
+@pytest.mark.slow
 def test_the_same_test_on_a_simulation_a_server_and_a_recording(folder: Path) -> None:
     (folder / "test_film.py").write_text(MEMORY)
     (folder / "narma.yaml").write_text(NARMA)
@@ -242,6 +244,7 @@ def test_after_stuck(reservoir): pass
 """
 
 
+@pytest.mark.slow
 def test_flaky_hardware(folder: Path) -> None:
     (folder / "lab.py").write_text(LAB)
     (folder / "bench.yaml").write_text(BENCH)
@@ -449,6 +452,7 @@ class Slow(Toy):
         self.safe.set()
 
 
+@pytest.mark.slow
 def test_a_killed_session_gives_the_device_back(folder: Path) -> None:
     (folder / "test_it.py").write_text(
         "import numpy as np\n\ndef test_it(reservoir):\n    reservoir.run(np.zeros((1, 5, 2)))\n"
@@ -469,6 +473,7 @@ def test_a_killed_session_gives_the_device_back(folder: Path) -> None:
         assert "1 passed" in said
 
 
+@pytest.mark.slow
 def test_a_session_that_is_terminated_leaves_the_device_safe(folder: Path) -> None:
     (folder / "lab.py").write_text(LAB)
     (folder / "bench.yaml").write_text(BENCH)

@@ -80,6 +80,7 @@ def test_on_lorenz_84_products_from_400_steps_beat_a_network_from_5000(tmp_path:
     assert long["ESN(1000)"] < short["NVAR(83)"]
 
 
+@pytest.mark.slow
 def test_on_narma_a_quadratic_register_beats_a_loop_and_a_loop_a_register(tmp_path: Path) -> None:
     document = {
         "task": {"kind": "narma", "train_steps": 4000, "test_steps": 2000},

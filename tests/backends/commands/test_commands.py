@@ -64,6 +64,7 @@ def test_states_of_a_board_however_they_are_cut() -> None:
     assert line.board.lines > 200
 
 
+@pytest.mark.slow
 def test_states_of_a_film_however_they_are_cut() -> None:
     with film() as (lab, config), open_reservoir(config) as reservoir:
         whole = reservoir.run(V)
@@ -81,6 +82,7 @@ def lab_identity(lab: Any) -> str:
         return asked.makefile().readline().strip()
 
 
+@pytest.mark.slow
 def test_a_burst_is_as_its_steps() -> None:
     with film() as (_, config):
         with open_reservoir({**config, "nodes": 1, "step": at_once(config)}) as reservoir:
@@ -122,6 +124,7 @@ def test_blocks_of_binary_numbers() -> None:
             assert reservoir.run(np.array([[[0.5], [-0.126]]])).tolist() == [[[25, 50], [-6.5, -13]]]
 
 
+@pytest.mark.slow
 def test_compliance_is_counted_as_saturation() -> None:
     with film() as (_, config):
         config["instruments"]["source"]["setup"][2] = "SENS:CURR:PROT 3e-5"
@@ -174,6 +177,7 @@ def test_a_line_that_waits_for_its_time() -> None:
 # ---- knobs, faults, limits ----------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_knobs_are_turned_on_the_open_device_and_again_after_a_fault() -> None:
     with film() as (lab, config):
         config["instruments"]["supply"] = {"address": lab.supply, "setup": ["*RST"]}
@@ -214,6 +218,7 @@ def test_knobs_are_turned_on_the_open_device_and_again_after_a_fault() -> None:
         assert events[-3:] == [("level", 2), ("level", 1), ("off", 1)]
 
 
+@pytest.mark.slow
 def test_a_fault_leaves_the_device_safe_and_keeps_what_came() -> None:
     fault = {"kind": "drop", "direction": "to_host", "occurrence": 9}
     with text_board(fault, timeout_s=0.2) as (line, config), open_reservoir(config) as reservoir:
@@ -229,6 +234,7 @@ def test_a_fault_leaves_the_device_safe_and_keeps_what_came() -> None:
         assert np.array_equal(reservoir.run(U), board_states(U))
 
 
+@pytest.mark.slow
 def test_what_is_written_stays_within_the_limits() -> None:
     with film() as (lab, config), open_reservoir({**config, "out_of_range": "clip"}) as reservoir:
         reservoir.run(V * 10 - 1)

@@ -121,6 +121,7 @@ def faults_on(name: str, count: int, steps: int) -> None:
         assert low <= min(driven) <= max(driven) <= high
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", BAD)
 def test_250_steps_with_12_faults(name: str) -> None:
     faults_on(name, 12, 250)
@@ -132,6 +133,7 @@ def test_2500_steps_with_60_faults(name: str) -> None:
     faults_on(name, 60, 2500)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("direction", ["to_board", "to_host"])
 def test_digits_that_were_changed_are_wrong_without_a_word(direction: str) -> None:
     random = np.random.default_rng(6)

@@ -56,6 +56,7 @@ def nmse(reservoir: Config, folder: Path) -> float:
     return float(result.to_frame()["nmse"].iloc[0])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", BENCHES)
 def test_narma_here_and_behind_a_server(name: str, tmp_path: Path) -> None:
     with bench(name) as (log, config):
@@ -66,6 +67,7 @@ def test_narma_here_and_behind_a_server(name: str, tmp_path: Path) -> None:
         assert log.events[-1]["event"] == "off"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", BENCHES)
 def test_what_is_driven_is_what_the_equations_say(name: str) -> None:
     u = np.random.default_rng(2).uniform(0, 0.5, (1, 100, 1))
@@ -93,6 +95,7 @@ with open_reservoir(json.loads(sys.argv[1])) as reservoir:
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", BENCHES)
 def test_a_run_that_is_killed_leaves_its_device_safe(name: str) -> None:
     kills_of(name, 1)

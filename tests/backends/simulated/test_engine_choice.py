@@ -105,6 +105,7 @@ def test_torch_on_the_cpu_agrees_and_the_provenance_names_it(kind: str) -> None:
     assert np.median(np.abs(states["torch"] - states["numba"])) < 1e-6
 
 
+@pytest.mark.slow
 def test_weights_of_bfloat16_are_those_of_torch() -> None:
     config = {"kind": "esn", "nodes": 30, "inputs": 2, "weight_storage": "bfloat16"}
     with open_reservoir(config) as esn:

@@ -165,6 +165,7 @@ except OutOfMemory as error:
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="needs Linux")
 def test_weights_that_do_not_fit_are_one_sentence() -> None:
     done = subprocess.run([sys.executable, "-c", _SMALL_MACHINE], capture_output=True, text=True)

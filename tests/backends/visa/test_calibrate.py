@@ -105,6 +105,7 @@ def test_states_of_a_calibrated_bench_are_those_of_the_equation(tmp_path: Path, 
     assert np.sqrt(np.mean((states - truth) ** 2)) / truth.std() < bound
 
 
+@pytest.mark.slow
 def test_what_cannot_be_calibrated(tmp_path: Path) -> None:
     path = tmp_path / "bench.json"
     (tmp_path / "esn.yaml").write_text("{kind: esn, nodes: 5, inputs: 1}")

@@ -59,6 +59,7 @@ def changed(config: dict[str, Any], **changes: Any) -> dict[str, Any]:
 # ---- the truth ----------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("dialect", "read"),
     [
@@ -89,6 +90,7 @@ def test_states_are_those_of_the_equation(dialect: str, read: dict[str, Any]) ->
     assert settings["instruments"]["generator"].lower().startswith(dialect)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("generator", "digitizer"), [("tektronix", "keysight"), ("keysight", "tektronix")])
 def test_another_generator_needs_one_line(generator: str, digitizer: str) -> None:
     """Its kind and its address. They go from sample to sample on other ways, of which a linear device shows no mean."""
@@ -107,6 +109,7 @@ def test_another_generator_needs_one_line(generator: str, digitizer: str) -> Non
     assert np.sqrt(np.mean((mixed - of_one_make) ** 2)) < step_v < 0.01 * mixed.std()
 
 
+@pytest.mark.slow
 def test_long_inputs_are_cut_to_the_memory() -> None:
     with emulated_lab(BenchConfig().with_device(QUIET)) as lab:
         u = inputs(100)
@@ -128,6 +131,7 @@ def test_long_inputs_are_cut_to_the_memory() -> None:
         open_reservoir(changed(lab.config, generator__memory_samples=shortest))
 
 
+@pytest.mark.slow
 def test_the_estimate_counts_bursts_and_what_is_played(
     lab: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -182,6 +186,7 @@ def test_the_default_marker_keeps_the_limits_whatever_is_played() -> None:
                 reservoir.run(np.full((1, 3, 1), u))
 
 
+@pytest.mark.slow
 def test_what_is_refused_is_never_played(lab: Lab) -> None:
     wide = {**lab.config, "input_range": [-2.0, 2.0]}
     with open_reservoir(wide) as reservoir:
@@ -211,6 +216,7 @@ def broken(config):
 """
 
 
+@pytest.mark.slow
 def test_the_interlock_is_asked_before_every_burst(lab: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "permission.py").write_text(PERMISSION)
     monkeypatch.chdir(tmp_path)
@@ -232,6 +238,7 @@ def test_the_interlock_is_asked_before_every_burst(lab: Lab, tmp_path: Path, mon
     assert len(lab.events("burst begins")) == 1
 
 
+@pytest.mark.slow
 def test_nothing_is_switched_on_without_a_guard(lab: Lab) -> None:
     """An instrument that takes one connection cannot be made safe by anybody else."""
     with socket.create_server(("127.0.0.1", 0)) as server, emulated_lab() as other:
@@ -262,6 +269,7 @@ def _copy(source: socket.socket, target: socket.socket) -> None:
         pass
 
 
+@pytest.mark.slow
 def test_what_was_left_at_the_panel_changes_no_volts(lab: Lab) -> None:
     u = inputs(20)
     with open_reservoir(lab.config) as reservoir:
@@ -272,6 +280,7 @@ def test_what_was_left_at_the_panel_changes_no_volts(lab: Lab) -> None:
         assert nrmse(reservoir.run(u), before) < 0.01
 
 
+@pytest.mark.slow
 def test_auxiliary_instruments(lab: Lab) -> None:
     """The second output of the generator as a bias supply."""
     bias = {
@@ -311,6 +320,7 @@ def parse_error(config: dict[str, Any]) -> str:
     return str(error.value)
 
 
+@pytest.mark.slow
 def test_a_fault_switches_the_outputs_off_and_keeps_what_was_harvested(lab: Lab) -> None:
     short = changed(lab.config, generator__memory_samples=1 + 1260 + 30 * 500 + 60 * 500, digitizer__timeout_s=0.5)
     with open_reservoir(short) as reservoir:

@@ -84,6 +84,7 @@ def test_a_sample_that_is_no_number(value: float, monkeypatch: pytest.MonkeyPatc
         assert not lab.on()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dialect", DIALECTS)
 @pytest.mark.parametrize(("phase", "fault", "kind", "said"), FAULTS, ids=[f"{f['kind']} {p}" for p, f, _, _ in FAULTS])
 def test_each_fault_in_each_phase(
@@ -113,6 +114,7 @@ def test_each_fault_in_each_phase(
         assert not lab.on()
 
 
+@pytest.mark.slow
 def test_an_emergency_stop_beside_a_call_that_hangs() -> None:
     faults = plan({**KEYSIGHT["fetch"], "kind": "busy", "seconds": 2.0})
     with (
@@ -135,6 +137,7 @@ def test_an_emergency_stop_beside_a_call_that_hangs() -> None:
         assert not lab.on()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dialect", ["keysight", "tektronix"])
 def test_what_is_clipped_is_counted(dialect: str) -> None:
     clipped = {**PHASES[dialect]["fetch"], "kind": "clipped", "bytes": 20, "signed": dialect == "tektronix"}

@@ -59,6 +59,7 @@ def nrmse(found: Any, expected: Any) -> float:
     return float(np.sqrt(np.mean((found - expected) ** 2)) / expected.std())
 
 
+@pytest.mark.slow
 def test_states_are_those_of_the_equation_by_one_connection() -> None:
     u = inputs(60)
     with red_pitaya() as lab:
@@ -82,6 +83,7 @@ def test_states_are_those_of_the_equation_by_one_connection() -> None:
     assert settings["instruments"] == dict.fromkeys(("generator", "digitizer"), "REDPITAYA,INSTR2024,0,01-16")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", FAULTS, ids=lambda case: f"{case[0]['kind']} {case[0]['at']}")
 def test_each_fault_in_each_phase(case: tuple[dict[str, Any], type[DeviceError], str | None]) -> None:
     fault, kind, said = case
@@ -104,6 +106,7 @@ def test_each_fault_in_each_phase(case: tuple[dict[str, Any], type[DeviceError],
         assert not lab.on()
 
 
+@pytest.mark.slow
 def test_the_file_that_emulate_prints_suits_it() -> None:
     dialect, u = DIALECTS["red_pitaya"], 6 * inputs(100)
     with virtual_lab(dialect) as lab:
@@ -132,6 +135,7 @@ with open_reservoir(json.loads(sys.argv[1])) as reservoir:
 """
 
 
+@pytest.mark.slow
 def test_the_guard_speaks_its_language() -> None:
     with red_pitaya() as lab:
         command = [sys.executable, "-c", OWNER, json.dumps(lab.config)]

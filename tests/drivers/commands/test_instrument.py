@@ -107,6 +107,7 @@ def test_what_is_no_answer(speaker: Speaker, line: str, answer: bytes, error: ty
         assert one.ask("READ?") == "1.5"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["socket", "pty"])
 def test_what_comes_unasked(speaker: Speaker, kind: str) -> None:
     speaker.table |= {"SET 1": b"OK\n", "SLOW?": b"3\n"}

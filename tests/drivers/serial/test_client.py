@@ -284,6 +284,7 @@ def test_a_board_that_is_unplugged_while_it_works(board: ScriptedBoard, session:
     unplugging.join()
 
 
+@pytest.mark.slow
 def test_the_heartbeat_keeps_the_lease() -> None:
     with ScriptedBoard(declared(lease_ms=150)) as board:
         session = Connection(board.port, timeout_s=TIMEOUT_S)

@@ -99,6 +99,7 @@ def test_array_payloads(dtype: int, shape: tuple[int, int, int], data: st.DataOb
     assert same(frames.array_of(unpacked, payload), numbers)
 
 
+@pytest.mark.slow
 @few
 @given(named_arrays)
 def test_named_arrays(content: dict[str, np.ndarray]) -> None:
@@ -187,6 +188,7 @@ def mutated(data: st.DataObject, frame: bytes) -> bytes:
             return frame[:start] + new + frame[start + len(new) :]
 
 
+@pytest.mark.slow
 @unhurried
 @given(headers, st.binary(min_size=1, max_size=100), st.booleans(), st.data())
 def test_a_damaged_data_message(header: Header, payload: bytes, in_header: bool, data: st.DataObject) -> None:

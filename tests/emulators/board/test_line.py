@@ -163,6 +163,7 @@ def exchange(host: Host, operation: int, rest: bytes, number: int) -> list[Answe
     raise AssertionError("the board is gone")
 
 
+@pytest.mark.slow
 def test_all_faults_at_once_give_right_answers_or_none() -> None:
     ways = [{"kind": kind, "direction": way, "rate": 0.02} for way in ("to_board", "to_host") for kind in KINDS]
     done: Counter[str] = Counter()

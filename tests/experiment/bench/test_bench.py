@@ -48,6 +48,7 @@ def runs_in(folder: Path) -> dict[str, int]:
     }
 
 
+@pytest.mark.slow
 def test_every_standard_task_can_be_planned(esn: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RESERVOIR_HW_DATA", "")
     names = [name for name, one in standard_tasks().items() if not one.of_recordings]
@@ -63,6 +64,7 @@ def test_every_standard_task_can_be_planned(esn: Path, monkeypatch: pytest.Monke
             assert {max(one.alpha for one in tried), min(one.alpha for one in tried)} == {1.0, 1e-8}
 
 
+@pytest.mark.slow
 def test_scores_are_those_of_the_experiment_with_the_chosen_settings(pictures: None, esn: Path) -> None:
     result = bench(esn, only=["parity"], quick=True, folder="out")
     score = result.scores["parity"]
@@ -92,6 +94,7 @@ def test_scores_are_those_of_the_experiment_with_the_chosen_settings(pictures: N
     assert kept["tasks"]["parity"]["models"]["device"]["mean"] == device.metrics[0]["error_rate"]
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("few_settings")
 def test_after_an_interruption_only_what_is_missing_is_run(esn: Path) -> None:
     def stop(what: str, at: int, total: int) -> None:
@@ -117,6 +120,7 @@ def test_after_an_interruption_only_what_is_missing_is_run(esn: Path) -> None:
     assert [name.partition("-")[0] for name in new] == ["parity/test"]
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("few_settings")
 def test_a_bench_never_loses_the_page_of_another(esn: Path) -> None:
     first = bench(esn, only=["parity", "memory"], quick=True)
@@ -132,6 +136,7 @@ def test_a_bench_never_loses_the_page_of_another(esn: Path) -> None:
     assert set(json.loads((first.folder / "metrics.json").read_text())["tasks"]) == {"memory", "parity"}
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("few_settings")
 def test_a_baseline_that_does_not_suit_is_left_out_and_said(esn: Path) -> None:
     write_yaml(
@@ -142,6 +147,7 @@ def test_a_baseline_that_does_not_suit_is_left_out_and_said(esn: Path) -> None:
     assert any("encoder only was left out: " in warning for warning in result.warnings)
 
 
+@pytest.mark.slow
 def test_a_budget(esn: Path) -> None:
     full, quick = Bench(esn, only=["parity"]), Bench(esn, only=["parity"], quick=True)
     assert full.cost.steps == 3000 + 3 * 6000
@@ -156,6 +162,7 @@ def test_a_budget(esn: Path) -> None:
         Bench(esn, only=["parity"], budget="10m")
 
 
+@pytest.mark.slow
 def test_no_closed_loop_of_a_device_that_runs_freely(esn: Path) -> None:
     device = {"kind": "python", "call": "operator:neg", "nodes": 1, "simulated": True, "continuity": "free_running"}
     write_yaml(esn, {**device, "reset": {"kind": "none", "reason": "no memory"}})
@@ -165,6 +172,7 @@ def test_no_closed_loop_of_a_device_that_runs_freely(esn: Path) -> None:
         Bench(esn, quick=True, only=["parity", "henon"])
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("few_settings")
 def test_a_budget_holds_over_calls(esn: Path) -> None:
     """What was begun counts in full; what is complete counts once, and needs nothing more."""
@@ -183,6 +191,7 @@ def test_a_budget_holds_over_calls(esn: Path) -> None:
     assert ledger.spent.steps == 6500
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("few_settings")
 def test_of_a_recording_what_its_inputs_allow(esn: Path) -> None:
     """A trace of the inputs of a task is worth what the device was that it was recorded on."""
@@ -233,6 +242,7 @@ def lab_device(folder: Path, sleep: float = 0.0, **more: Any) -> Path:
     return folder / "lab.yaml"
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("few_settings")
 def test_inputs_are_brought_into_the_range_of_a_device(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
@@ -255,6 +265,7 @@ def test_inputs_are_brought_into_the_range_of_a_device(tmp_path: Path, monkeypat
     assert len(Path("steps.log").read_text()) == Ledger(Path("runs/bench-lab/ledger.json")).spent.steps
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("few_settings")
 def test_what_a_device_says_only_when_it_is_opened_is_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A replayed device behind a server, whose resets are probed: openings, probes and replays are in the ledger."""
@@ -273,6 +284,7 @@ def test_what_a_device_says_only_when_it_is_opened_is_counted(tmp_path: Path, mo
     assert driven == Ledger(Path("runs/bench-far/ledger.json")).spent.steps
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("few_settings")
 def test_another_label_needs_nothing_new(esn: Path) -> None:
     first = bench(esn, only=["parity"], quick=True)
@@ -281,6 +293,7 @@ def test_another_label_needs_nothing_new(esn: Path) -> None:
     assert again.scores["parity"].models["device"].metrics == first.scores["parity"].models["device"].metrics
 
 
+@pytest.mark.slow
 def test_a_mask_of_the_file_is_scaled_or_said_to_be_too_large(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)

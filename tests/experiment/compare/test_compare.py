@@ -81,6 +81,7 @@ def test_a_device_does_not_differ_from_itself_but_from_another(write: Any, noisy
     assert ("task" in found) != noisy
 
 
+@pytest.mark.slow
 def test_the_command_with_its_report_and_its_twin(pictures: None, write: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "200")
     Path("task.yaml").write_text(TASK)
@@ -117,6 +118,7 @@ def test_the_command_with_its_report_and_its_twin(pictures: None, write: Any, mo
     assert "A cannot be driven with the inputs of the task" in replayed["not_compared"]["task"]
 
 
+@pytest.mark.slow
 def test_what_does_not_fit_is_told_before_anything_is_driven(write: Any) -> None:
     write("wide", nodes=9)
     write("bench", LOOP + "hil: {{twin: wide.yaml}}\n")
@@ -147,6 +149,7 @@ def test_what_does_not_fit_is_told_before_anything_is_driven(write: Any) -> None
     assert {"task", "measures"} <= set(result.figures())
 
 
+@pytest.mark.slow
 def test_a_recording_without_repeats_has_no_floor(write: Any, tmp_path: Path) -> None:
     u = np.random.default_rng(0).uniform(-1, 1, (1, 90, 1))
     for name, repeats in (("once", 1), ("often", 9)):
@@ -164,6 +167,7 @@ def test_a_recording_without_repeats_has_no_floor(write: Any, tmp_path: Path) ->
     assert found.as_dict()["nodes"][0]["floor_a"] is None
 
 
+@pytest.mark.slow
 def test_neither_a_recording_nor_another_precision_is_a_difference(
     write: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -53,6 +53,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return Experiment(document).run().folder
 
 
+@pytest.mark.slow
 def test_accuracies_against_independent_counts(pictures: None, run: Path) -> None:
     folder = run.parent.parent
     result = blimp(run, data=folder)

@@ -34,6 +34,7 @@ def reservoir_file(folder: Path, **over: Any) -> Path:
     return path
 
 
+@pytest.mark.slow
 def test_a_readout_is_judged_and_refitted_on_another_device(pictures: None, run: Path, tmp_path: Path) -> None:
     own = evaluate(run)
     np.testing.assert_array_equal(own.outputs[THERE], own.outputs[HOME])

@@ -131,6 +131,7 @@ def test_each_layer_may_have_its_own_device(tmp_path: Path) -> None:
     assert fingerprints == [spec.identity.fingerprint for spec in trained_row(run).reservoirs]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["esn", "attention", "laerc"])
 def test_the_reservoir_may_be_far_away(kind: str, tmp_path: Path) -> None:
     run = run_of(tmp_path, NARMA) if kind == "esn" else text_run(tmp_path, kind)
@@ -288,6 +289,7 @@ for precision in ("fp32", "int8"):
 """
 
 
+@pytest.mark.slow
 def test_c_needs_no_onnx(narma: Path, tmp_path: Path) -> None:
     command = [sys.executable, "-c", WITHOUT_ONNX, str(narma), str(tmp_path / "model.h")]
     done = subprocess.run(command, capture_output=True, text=True, check=False)

@@ -20,6 +20,7 @@ from reservoir_hw.experiment.deploy.export import export_run
 TEXT = "the cat sees the dog. the dog sees the cat that runs. " * 40
 
 
+@pytest.mark.slow
 def test_a_language_model_has_its_weights_and_its_device(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     Path("text.txt").write_text(TEXT)
@@ -83,6 +84,7 @@ class Net(Base):
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("edit", [("2.0", "3.0"), ("(nodes, outputs)\n", "(nodes, outputs)\n        # another\n")])
 def test_a_class_that_was_edited_since_the_run(
     edit: tuple[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -136,6 +136,7 @@ def test_a_file(form: str, folder: Path, tmp_path: Path) -> None:
     agree(folder, numbers(infer(folder, "values", "--input", path).stdout))
 
 
+@pytest.mark.slow
 def test_what_the_look_of_a_file_does_not_say(folder: Path, tmp_path: Path) -> None:
     frame, several, marked = table(folder), tmp_path / "several.npz", tmp_path / "marked.csv"
     np.savez(several, u=frame[INPUTS].to_numpy(), y=frame[[TARGET]].to_numpy())
@@ -152,6 +153,7 @@ def test_what_the_look_of_a_file_does_not_say(folder: Path, tmp_path: Path) -> N
         assert len(done.stderr.splitlines()) == 1
 
 
+@pytest.mark.slow
 def test_lines(folder: Path) -> None:
     frame = table(folder)
     bare, headed = (
@@ -188,6 +190,7 @@ def test_a_file_that_is_refused(case: str, folder: Path, tmp_path: Path) -> None
     assert done.stdout == ""
 
 
+@pytest.mark.slow
 def test_a_folder(folder: Path, tmp_path: Path) -> None:
     frame, place = table(folder), tmp_path / "series"
     place.mkdir()
@@ -215,6 +218,7 @@ def _written(text: str, place: Path) -> Path:
     return place / "found.csv"
 
 
+@pytest.mark.slow
 def test_columns_by_number(tmp_path: Path) -> None:
     """What had no names in the run has none here: its own file is taken as it is, and its columns alone, too."""
     table = np.random.default_rng(0).uniform(-1, 1, (200, 3))
@@ -276,6 +280,7 @@ def test_classes(folder: Path, tmp_path: Path) -> None:
         runner.answers(np.zeros((1, 3, 1)))
 
 
+@pytest.mark.slow
 def test_a_forecast(folder: Path, tmp_path: Path) -> None:
     outputs, series = np.load(folder / "forecast.run/outputs/000.npy"), format_of(folder, "forecast")
     wanted, frame = series.user_outputs(outputs), table(folder)

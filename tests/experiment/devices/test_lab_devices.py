@@ -44,6 +44,7 @@ def written(folder: Path, document: dict[str, Any], name: str = "film") -> Path:
     return file
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("late", [3, 6])
 def test_a_late_device_is_called_late(late: int, tmp_path: Path) -> None:
     said = f"late by {late} steps"
@@ -60,6 +61,7 @@ def test_a_late_device_is_called_late(late: int, tmp_path: Path) -> None:
     assert report.passed, report.against
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("noise_v", "relax"), [(1e-4, 0.5), (0.01, 0.5), (0.0, 0.3)])
 def test_the_memory_that_is_measured_passes_the_suite(noise_v: float, relax: float) -> None:
     params, found = {"noise_v": noise_v, "relax": relax}, []
@@ -84,6 +86,7 @@ def test_a_device_that_still_remembers_says_so() -> None:
         assert memory_of(device, 30).steps is None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("scaling", "out_of_range"), [(1.0, "error"), (1.5, "error"), (1.5, "clip")])
 def test_a_range_holds_behind_a_mask(scaling: float, out_of_range: str, tmp_path: Path) -> None:
     """The modulator breaks beyond 0 to 5 V: whatever looks at the device keeps within."""
@@ -199,6 +202,7 @@ def test_dead_and_equal_nodes_are_named(tmp_path: Path) -> None:
         assert not look_at(device, "python", seconds=0.2).remarks
 
 
+@pytest.mark.slow
 def test_a_comparison_remarks_what_a_measurement_does(tmp_path: Path) -> None:
     """The film forgets after more than 2 nodes' worth of steps."""
     file = written(tmp_path, film({"relax": 0.02}, nodes=8, simulated=True))

@@ -42,6 +42,7 @@ def settings(tmp_path: Path, **changes: Any) -> dict[str, Any]:
     }
 
 
+@pytest.mark.slow
 def test_the_models_of_the_paper_have_its_counts(tmp_path: Path) -> None:
     wide = settings(tmp_path, task={"kind": "trec", "limit": 64})
     wide["training"]["gradient"]["epochs"] = 1
@@ -54,6 +55,7 @@ def test_the_models_of_the_paper_have_its_counts(tmp_path: Path) -> None:
     assert [row.evaluation.metrics.get("parameters") for row in rows] == [19320, 19386, None]
 
 
+@pytest.mark.slow
 def test_learns(tmp_path: Path) -> None:
     some = settings(tmp_path, task={"kind": "trec", "width": 50, "limit": 2000})
     some["readout"] = {"kind": "gru", "nodes": 8}
@@ -74,6 +76,7 @@ class Death(BaseException):
     """Stands for the end of the process."""
 
 
+@pytest.mark.slow
 def test_goes_on_after_an_interruption(tmp_path: Path) -> None:
     rows = [{"readout.seed": 0}, {"readout.seed": 1}]
     whole = Experiment(settings(tmp_path / "whole", vary=rows)).run(report=False)
@@ -90,6 +93,7 @@ def test_goes_on_after_an_interruption(tmp_path: Path) -> None:
     assert [row.evaluation.metrics for row in resumed.rows] == [row.evaluation.metrics for row in whole.rows]
 
 
+@pytest.mark.slow
 def test_around_a_served_device(tmp_path: Path) -> None:
     """Driven with [u; r ⊙ x], as hardware is; with the twin for the gradient."""
     device = {"kind": "esn", "nodes": 4, "inputs": 10, "input_scaling": 0.3}

@@ -17,6 +17,7 @@ from reservoir_hw import Experiment
 TESTS = Path(__file__).parents[2]
 
 
+@pytest.mark.slow
 def test_a_training_that_was_killed_counts_what_all_its_processes_drove(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -61,6 +61,7 @@ def distance(one: np.ndarray, other: np.ndarray) -> float:
     return float(np.sum(difference**2 / variance))
 
 
+@pytest.mark.slow
 def test_a_sweep_of_twelve_values_is_one_opening_with_ramps() -> None:
     lab = Lab(noise=0.01)
     found = scores(lab, 5)
@@ -86,12 +87,14 @@ def test_error_bars_are_those_of_the_planted_noise() -> None:
     assert distance(few, scores(Lab(noise=0.04, seed=3), 5)) > 45
 
 
+@pytest.mark.slow
 def test_without_noise_the_bars_are_within_the_step_of_the_converter() -> None:
     found = scores(Lab(step_v=1 / 1024), 3)
     assert (found == found[0]).all()
     assert np.abs(found - scores(Lab(), 2)[:1]).max() < 0.05
 
 
+@pytest.mark.slow
 def test_hysteresis_and_drift_do_not_bend_the_curve() -> None:
     upwards, downwards = (scores(Lab(hysteresis=0.1), 2, biases) for biases in (BIASES, BIASES[::-1]))
     assert (upwards == upwards[0]).all()
@@ -211,6 +214,7 @@ def test_a_fault_closes_the_device_and_keeps_what_was_found() -> None:
     assert (len(device.result.rows), lab.log[-1]) == (1, "close")
 
 
+@pytest.mark.slow
 def test_a_sweep_turns_a_knob_without_opening_again() -> None:
     lab = Lab(noise=0.01)
     search = {"knobs.bias_v": {"low": 0.0, "high": 1.5, "step": 0.05}}

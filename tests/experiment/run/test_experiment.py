@@ -70,6 +70,7 @@ def test_a_result_is_short_in_words_and_gives_its_arrays(tmp_path: Path) -> None
         assert repr(reservoir) == "<Esn reservoir_hw esn (simulation): 1 inputs -> 20 nodes, open>"
 
 
+@pytest.mark.slow
 def test_keys_that_vary_have_a_figure_and_the_report_says_settings_and_durations(
     pictures: None, tmp_path: Path
 ) -> None:

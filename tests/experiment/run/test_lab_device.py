@@ -89,6 +89,7 @@ def test_what_cannot_be_learned_or_judged_drives_nothing(tmp_path: Path, over: d
     assert loop.steps == 0
 
 
+@pytest.mark.slow
 def test_what_casts_doubt_on_states_is_said_once_for_each_row(pictures: None, tmp_path: Path) -> None:
     """Clipped inputs, a dead node and a railed one, of a drive and of a harvest alike."""
 
@@ -128,6 +129,7 @@ class Slow(Toy):
         return super()._run(u, out)
 
 
+@pytest.mark.slow
 def test_chunks_follow_the_pace_of_the_device() -> None:
     u = np.random.default_rng(0).uniform(-1, 1, (1, 500, 2))
     bursts = [Burst((DriveChunk(u),))]

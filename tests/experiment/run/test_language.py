@@ -89,6 +89,7 @@ def judged(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
 LAERC = {"kind": "laerc", "width": 4, "layers": 2}
 
 
+@pytest.mark.slow
 def test_a_model_is_trained_judged_and_kept(pictures: None, file: Path) -> None:
     result = run(file, run__generate={"tokens": 20, "overlap": [2, 4]}, baselines=["bigram"])
     assert [row.label for row in result.rows] == ["bigram", "ESN(12) linear"]
@@ -128,6 +129,7 @@ def test_a_model_is_trained_judged_and_kept(pictures: None, file: Path) -> None:
     assert record["training"]["steps"] == 2 * math.ceil((2400 - 9) // 8 + 1) // 16 + 1
 
 
+@pytest.mark.slow
 def test_models_with_a_recurrence_of_their_own_need_no_reservoir(file: Path, tmp_path: Path) -> None:
     document = Document.from_file(file)
     document.remove(("reservoir",))
@@ -157,6 +159,7 @@ def test_models_with_a_recurrence_of_their_own_need_no_reservoir(file: Path, tmp
             Experiment(wrong).run()
 
 
+@pytest.mark.slow
 def test_baselines_are_trained_on_the_same_windows(file: Path) -> None:
     models = [
         {"kind": "gpt", "width": 8, "layers": 1, "heads": 2},
@@ -211,6 +214,7 @@ def test_a_model_has_a_training_of_its_own(file: Path) -> None:
     assert alone.rows[0].details["training"]["steps"] == math.ceil(shared / 2)
 
 
+@pytest.mark.slow
 def test_the_best_of_a_grid_on_the_validation_counts(pictures: None, file: Path) -> None:
     grid = {"learning_rate": [1e-5, 1e-2], "seed": 5}
     baselines = ["bigram", {"kind": "lstm", "hidden": 6, "seed": [0, 1], "training": grid}]
@@ -241,6 +245,7 @@ def test_the_best_of_a_grid_on_the_validation_counts(pictures: None, file: Path)
     assert [row.evaluation.metrics for row in again.rows] == [row.evaluation.metrics for row in result.rows]
 
 
+@pytest.mark.slow
 def test_an_interrupted_grid_leaves_its_best(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     training = {"learning_rate": [1e-5, 1e-2, 1e-3]}
     settings = {"baselines": [{"kind": "lstm", "hidden": 6, "training": training}]}
@@ -385,6 +390,7 @@ def test_a_served_device_gives_the_same(file: Path, tmp_path: Path, readout: dic
     assert identities[0]["fingerprint"] == identities[1]["fingerprint"]
 
 
+@pytest.mark.slow
 def test_layers_with_reservoirs_of_their_own(pictures: None, file: Path) -> None:
     settings = {"readout": LAERC, "training__gradient__epochs": 1}
     shared = run(file, **settings)
@@ -520,6 +526,7 @@ def test_a_device_that_dies_leaves_the_rows_before(file: Path, monkeypatch: pyte
     assert [row["label"] for row in metrics["rows"]] == ["ESN(8) linear"]
 
 
+@pytest.mark.slow
 def test_a_resume_that_fails_leaves_what_was_there(pictures: None, file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from reservoir_hw.backends.simulated.esn.esn import Esn
 
@@ -549,6 +556,7 @@ def test_a_resume_that_fails_leaves_what_was_there(pictures: None, file: Path, m
         assert row["training"] == former["training"] | {"driving_seconds": None}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("lost", [[], ["checkpoint.safetensors", "log.csv", "states-training"]])
 def test_noise_goes_on_over_kept_states(file: Path, lost: list[str]) -> None:
     """The states of the validation part alone are there, or all, and the training has ended."""
@@ -575,6 +583,7 @@ def test_a_harvest_is_refused_in_one_sentence(file: Path) -> None:
         Experiment.from_file(file, environment={}).estimate(harvest=True)
 
 
+@pytest.mark.slow
 def test_what_is_driven_is_what_was_estimated(file: Path) -> None:
     for settings in (
         {},
@@ -590,6 +599,7 @@ def test_what_is_driven_is_what_was_estimated(file: Path) -> None:
         assert counted == pytest.approx(cost.device_steps, rel=0.01), settings
 
 
+@pytest.mark.slow
 def test_a_recorded_run_and_a_served_file(file: Path) -> None:
     trace = file.parent / "trace"
     result = run(file, run__record=str(trace), training__gradient__epochs=1)
@@ -601,6 +611,7 @@ def test_a_recorded_run_and_a_served_file(file: Path) -> None:
     assert config.inputs == 4
 
 
+@pytest.mark.slow
 def test_a_sweep_goes_by_the_validation_part(file: Path) -> None:
     text = (
         file.read_text().replace("epochs: 2", "steps: 3")

@@ -81,6 +81,7 @@ def test_a_network_is_trained_exported_and_answers_as_in_the_run(connection: boo
     assert there.scores[REFITTED] == there.scores[HOME]
 
 
+@pytest.mark.slow
 def test_a_module_that_mixes_steps_sees_whole_sequences_whatever_the_chunks(tmp_path: Path) -> None:
     mixed, whole = (experiment({"kind": "torch", "module": Causal}, run={"chunk_steps": n}) for n in (50, 4096))
     result = mixed.run(report=False)
@@ -98,6 +99,7 @@ def test_a_module_that_mixes_steps_sees_whole_sequences_whatever_the_chunks(tmp_
         experiment({"kind": "torch", "module": Causal}, task=lorenz).run(report=False)
 
 
+@pytest.mark.slow
 def test_a_training_goes_on_where_it_was(tmp_path: Path) -> None:
     class Death(BaseException):
         pass
@@ -237,6 +239,7 @@ def test_what_a_training_needs(gradient: Any, message: str) -> None:
         experiment({"kind": "torch", "module": Net}, training={"gradient": gradient}).estimate()
 
 
+@pytest.mark.slow
 def test_a_class_of_another_process_is_told_in_a_sentence(tmp_path: Path) -> None:
     class Inner(nn.Module):
         def __init__(self, nodes: int, outputs: int) -> None:
@@ -254,6 +257,7 @@ def test_a_class_of_another_process_is_told_in_a_sentence(tmp_path: Path) -> Non
     assert "was given by a Python program, and this process does not have it; give the class again" in done.stderr
 
 
+@pytest.mark.slow
 def test_sections_may_be_objects(tmp_path: Path) -> None:
     class Halved(RidgeConfig):
         """Ridge regression whose outputs are halved."""

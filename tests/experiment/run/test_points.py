@@ -59,6 +59,7 @@ def found(result: Any) -> list[dict[str, Any]]:
     return [{name: row[name] for name in ("label", "point", "metrics")} for row in result.metrics["rows"]]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("text", "points"), [(FILE, 4), (TEXT, 2)], ids=["states", "text"])
 def test_points_that_were_run_apart_make_the_result_of_one_process(tmp_path: Path, text: str, points: int) -> None:
     file = written(tmp_path, text)
@@ -94,6 +95,7 @@ def test_an_array_of_jobs(tmp_path: Path) -> None:
     assert found(experiment(file).merge(folders)) == found(experiment(file).run(report=False))
 
 
+@pytest.mark.slow
 def test_folders_that_do_not_fit_are_refused(tmp_path: Path) -> None:
     file = written(tmp_path, FILE.replace("vary: {task.seed: [0, 1]}\n", ""))
     first, again = (experiment(file, {"run.point": 0}).run(report=False).folder for _ in range(2))

@@ -47,6 +47,7 @@ def test_a_baseline_has_the_readout_and_the_task_of_the_experiment(tmp_path: Pat
     assert record["reservoir"]["identity"]["model"] == "nvar"
 
 
+@pytest.mark.slow
 def test_what_varies_gives_a_baseline_a_row_only_where_it_is_another_one(tmp_path: Path) -> None:
     vary = {"readout.alpha": [1e-4, 1.0], "task.dataset": [0, 1]}
     two = [NVAR, {**NVAR, "orders": [2], "constant": True}, {**NVAR, "spacing": 2}, "encoder_only"]
@@ -62,6 +63,7 @@ def test_what_varies_gives_a_baseline_a_row_only_where_it_is_another_one(tmp_pat
     assert len({row.label for row in own}) == 3 * 2 + 2 * 2
 
 
+@pytest.mark.slow
 def test_the_figure_of_what_varies_is_that_of_the_device(tmp_path: Path) -> None:
     result = Experiment(settings(tmp_path, reservoir=SIZES, baselines=[NVAR, "encoder_only"])).run(report=False)
     (axes,) = result.figures()["vary"].axes
@@ -70,6 +72,7 @@ def test_the_figure_of_what_varies_is_that_of_the_device(tmp_path: Path) -> None
     np.testing.assert_array_equal(np.asarray(axes.lines[0].get_ydata()), scores)
 
 
+@pytest.mark.slow
 def test_points_that_are_run_alone_share_the_baselines_among_them(tmp_path: Path) -> None:
     vary = {"task.dataset": [0, 1]}
     alone = []
@@ -102,6 +105,7 @@ def test_an_online_readout_makes_an_online_autoregression(tmp_path: Path) -> Non
     assert result.rows[0].details["readout"]["kind"] == "rls"
 
 
+@pytest.mark.slow
 def test_a_language_model_is_trained_on_the_encoded_tokens_alone(tmp_path: Path) -> None:
     (tmp_path / "text.txt").write_text("the dog that the cat sees runs away from the cat and the dog. " * 60)
     task = {"kind": "text", "corpus": str(tmp_path / "text.txt"), "validation": 0.1, "test": 0.1}

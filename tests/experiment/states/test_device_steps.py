@@ -117,6 +117,7 @@ def test_of_a_closed_loop(continuity: str, reset: str, tmp_path: Path) -> None:
     told.all_agree(made.estimate().device_steps, counted)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("continuity", CONTINUITIES)
 def test_of_measures_and_of_a_bench(continuity: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("reservoir_hw.experiment.bench.standard.SETTINGS", 2)

@@ -132,6 +132,7 @@ def test_a_harvest_that_is_killed_twenty_times_ends_with_the_same_bytes(tmp_path
     assert states_of(next((folder / "states").iterdir())) == whole
 
 
+@pytest.mark.slow
 def test_a_full_disk_keeps_what_was_harvested(tmp_path: Path) -> None:
     whole = undisturbed(prepared(tmp_path / "whole", 0.01, 600))
     folder = prepared(tmp_path / "full", 0.01, 600)
@@ -552,6 +553,7 @@ def resumed(path: Path, task: Task, broken: Toy, whole: Toy, bursts: list[Burst]
     return store
 
 
+@pytest.mark.slow
 def test_a_free_running_device_starts_again_with_the_sequence_that_was_cut(tmp_path: Path) -> None:
     task = Sequences(3, 100)
     bursts = bursts_of(task, max_batch=1)
@@ -648,6 +650,7 @@ def test_what_a_device_reports_otherwise_than_before_needs_a_reason(tmp_path: Pa
     ]
 
 
+@pytest.mark.slow
 def test_repetitions_are_kept_and_their_mean_is_learned_from(tmp_path: Path) -> None:
     once = experiment(tmp_path).run(report=False)
     live = experiment(tmp_path, training={"repetitions": 4}).run(report=False)
@@ -744,6 +747,7 @@ def test_a_damaged_snapshot_is_never_gone_on_from(
     assert states_of(path) == states_of(whole)
 
 
+@pytest.mark.slow
 def test_a_damaged_snapshot_repeats_no_noise(tmp_path: Path) -> None:
     """The sequence that is driven again has its own noise, not that of the first one."""
     sections = {"training": {"repetitions": 3}}
@@ -760,6 +764,7 @@ def test_a_damaged_snapshot_repeats_no_noise(tmp_path: Path) -> None:
         journal = json.loads((path / "journal" / "zarr.json").read_text())
 
 
+@pytest.mark.slow
 def test_a_damaged_snapshot_that_was_found_earlier_repeats_no_noise(tmp_path: Path) -> None:
     """The process that found it ended before its first chunk: the next one finds no snapshot at all."""
     sections = {"training": {"repetitions": 2}}
@@ -773,6 +778,7 @@ def test_a_damaged_snapshot_that_was_found_earlier_repeats_no_noise(tmp_path: Pa
         assert states_of(path) == states_of(whole)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["drift", "replay"])
 def test_without_a_snapshot_everything_before_is_as_it_was(tmp_path: Path, kind: str) -> None:
     """The drift of a simulation goes by its steps; which recording of a repetition a replay takes, by its drives."""
@@ -799,6 +805,7 @@ def test_without_a_snapshot_everything_before_is_as_it_was(tmp_path: Path, kind:
         assert states_of(path) == states_of(whole)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("places", [1, 6])
 def test_a_damaged_chunk_that_does_not_count_is_harvested_again(
     tmp_path: Path, harvested: Callable[[Path], Path], places: int
@@ -890,6 +897,7 @@ run: {states: states, folder: runs}
 """
 
 
+@pytest.mark.slow
 def test_a_module_of_the_current_folder_is_the_same_before_and_after_it_is_imported(tmp_path: Path) -> None:
     (tmp_path / "bench.py").write_text(BENCH)
     (tmp_path / "experiment.yaml").write_text(BENCH_CONFIG)
@@ -905,6 +913,7 @@ def test_a_module_of_the_current_folder_is_the_same_before_and_after_it_is_impor
     assert len(StateStore.open(store).segments) == 1
 
 
+@pytest.mark.slow
 def test_a_file_that_changed_is_another_experiment(tmp_path: Path) -> None:
     from reservoir_hw.backends.simulated import EsnWeights
 
@@ -943,6 +952,7 @@ def test_what_was_whole_is_not_driven_again(tmp_path: Path) -> None:
     assert StateStore.open(tmp_path / "store").complete
 
 
+@pytest.mark.slow
 def test_a_store_is_readable_while_it_is_written(tmp_path: Path) -> None:
     task = Sequences(1, 100)
     bursts = bursts_of(task)

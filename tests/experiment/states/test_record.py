@@ -181,6 +181,7 @@ def test_recording_a_closed_loop_costs_little_for_each_step(tmp_path: Path) -> N
     assert 0 < timing[0, 0, 1] < 60
 
 
+@pytest.mark.slow
 def test_chunks_are_bounded_in_bytes(tmp_path: Path) -> None:
     """The default of 4096 steps would make them of 2.3 GB, which no codec takes, however little was driven."""
     device: dict[str, Any] = {"kind": "esn", "nodes": 1000, "inputs": 1}
@@ -213,6 +214,7 @@ def test_sequences_are_split_where_one_step_of_all_is_too_much(tmp_path: Path, m
         np.testing.assert_array_equal(replay.run(u), given)
 
 
+@pytest.mark.slow
 def test_one_chunk_is_held_in_memory(tmp_path: Path) -> None:
     """Of 200 sequences of 1000 nodes one step has 800 kB; 400 steps would be 320 MB."""
     with Toy(inputs=1, nodes=1000, dtype="float32") as toy:
@@ -260,6 +262,7 @@ def test_a_harvest_can_be_replayed_too(tmp_path: Path) -> None:
     assert replayed.metrics["rows"][0]["metrics"] == harvested.metrics["rows"][0]["metrics"]
 
 
+@pytest.mark.slow
 def test_a_grid_records_a_trace_for_each_point_and_drives_the_device(tmp_path: Path) -> None:
     experiment(tmp_path).harvest()
     recorded = experiment(tmp_path, run={"record": str(tmp_path / "traces")}, reservoir={"vary": {"nodes": [20, 30]}})

@@ -94,6 +94,7 @@ def diverges_when_large() -> dict[str, Any]:
     return {"reservoir.activation": "identity"}
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("pictures")
 def test_a_trial_is_a_run_and_the_best_is_a_file_that_runs(make: Make) -> None:
     search = {
@@ -136,6 +137,7 @@ def test_a_trial_is_a_run_and_the_best_is_a_file_that_runs(make: Make) -> None:
     assert len(list(Path("runs").iterdir())) == 4
 
 
+@pytest.mark.slow
 def test_what_is_searched(make: Make) -> None:
     search = {
         "reservoir.nodes": {"low": 4, "high": 10, "step": 3},
@@ -203,6 +205,7 @@ def test_continued_and_interrupted_are_uninterrupted(make: Make, monkeypatch: py
         assert [trial.objective for trial in trials] == [trial.objective for trial in whole.trials]
 
 
+@pytest.mark.slow
 def test_fewer_trials_than_are_there(make: Make) -> None:
     sweep(make(trials=3))
     found = sweep(make(trials=2))
@@ -218,12 +221,14 @@ def test_a_name_is_one_folder(make: Make, name: str) -> None:
     assert not list(Path.cwd().iterdir())
 
 
+@pytest.mark.slow
 def test_maximize(make: Make) -> None:
     found = sweep(make(direction="maximize"))
     assert found.best is not None
     assert found.best.objective == max(trial.objective or 0 for trial in found.trials)
 
 
+@pytest.mark.slow
 def test_a_trial_that_fails_is_kept_with_its_reason(make: Make) -> None:
     radii = {"reservoir.spectral_radius": [0.5, 0.9, 99.0]}
     found = sweep(make(radii, trials=8, sampler="random", over=diverges_when_large()))
@@ -266,6 +271,7 @@ def test_ctrl_c_in_a_step_that_fails_ends_the_sweep(make: Make, monkeypatch: pyt
     assert [trial["problem"] for trial in known["trials"]] == ["DeviceFault: the lamp is out"]
 
 
+@pytest.mark.slow
 def test_too_many_failures_in_a_row(make: Make) -> None:
     radii = {"reservoir.spectral_radius": [98.0, 99.0]}
     with pytest.raises(DeviceFault, match=r"4 trials in a row failed, the last one with: .*a simulation that diverges"):
@@ -278,6 +284,7 @@ def test_too_many_failures_in_a_row(make: Make) -> None:
     assert known["best"] is None
 
 
+@pytest.mark.slow
 def test_keys_that_need_each_other(make: Make) -> None:
     search = {
         "reservoir.nodes": {"low": 20, "high": 30},
@@ -373,6 +380,7 @@ OTHERS: list[tuple[dict[str, Any], str]] = [
 ]
 
 
+@pytest.mark.slow
 def test_a_study_of_another_experiment_is_refused(make: Make) -> None:
     sweep(make(trials=1))
     for change, message in OTHERS:
@@ -381,6 +389,7 @@ def test_a_study_of_another_experiment_is_refused(make: Make) -> None:
     assert len(stored().trials) == 1
 
 
+@pytest.mark.slow
 def test_what_does_not_decide_may_change(make: Make) -> None:
     sweep(make(trials=1))
     over = {"reservoir.spectral_radius": 0.3, "title": "another", "run.notes": "x", "baselines": ["fir"]}
@@ -388,6 +397,7 @@ def test_what_does_not_decide_may_change(make: Make) -> None:
     assert found.counts["complete"] == 2
 
 
+@pytest.mark.slow
 def test_a_file_that_changed_is_refused(make: Make) -> None:
     Path("corpus.txt").write_text("boy walks .\ndogs live .\n" * 20)
     task = {"kind": "elman_grammar", "corpus": "corpus.txt"}
@@ -399,6 +409,7 @@ def test_a_file_that_changed_is_refused(make: Make) -> None:
         sweep(make(**asked))
 
 
+@pytest.mark.slow
 def test_a_study_that_somebody_else_made(make: Make) -> None:
     storage = "sqlite:///other.db"
     optuna.create_study(storage=storage, study_name="mine").optimize(lambda trial: trial.suggest_float("x", 0, 1), 1)
@@ -443,6 +454,7 @@ def test_a_password_is_not_shown(make: Make) -> None:
     assert "cret" not in str(caught.value)
 
 
+@pytest.mark.slow
 def test_a_password_is_written_nowhere(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     """Not by a run of the same file either, which needs no database, nor from the command."""
     monkeypatch.setattr(sys, "argv", ["reservoir-hw", "--set", "sweep.storage=postgresql://anna:secret@bench/x"])
@@ -462,6 +474,7 @@ def test_without_optuna(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
         sweep(make())
 
 
+@pytest.mark.slow
 def test_ctrl_c_keeps_everything_and_the_next_goes_on(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     run, calls = Esn._run, []
 
@@ -485,6 +498,7 @@ def test_ctrl_c_keeps_everything_and_the_next_goes_on(make: Make, monkeypatch: p
     assert not list(found.folder.glob("*.alive"))
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("pictures")
 def test_a_device_that_another_process_has(make: Make) -> None:
     Path("film.py").write_text("def measure(u):\n    return u.repeat(3, axis=1)\n")
@@ -501,6 +515,7 @@ def test_a_device_that_another_process_has(make: Make) -> None:
     assert "hardware: " in (found.folder / "report.html").read_text()
 
 
+@pytest.mark.slow
 def test_harvested_states_are_used(make: Make) -> None:
     Path("wire.py").write_text(
         "calls = []\n\ndef measure(u):\n    calls.append(len(u))\n    return u.repeat(3, axis=1)\n"
@@ -517,6 +532,7 @@ def test_harvested_states_are_used(make: Make) -> None:
     assert len([note for note in found.notes if "states were read from" in note]) == 1
 
 
+@pytest.mark.slow
 def test_pruning_gives_bad_trials_up(make: Make) -> None:
     radii = {"reservoir.spectral_radius": {"low": 0.1, "high": 8.0}}
     over = {"reservoir.vary": {"seed": [0, 1, 2, 3]}, "reservoir.nodes": 30}
@@ -538,6 +554,7 @@ def test_pruning_gives_bad_trials_up(make: Make) -> None:
     assert min(trial.number for trial in pruned) >= 5
 
 
+@pytest.mark.slow
 def test_a_trial_that_another_process_gave_up(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     run, given_up = Esn._run, []
 
@@ -554,6 +571,7 @@ def test_a_trial_that_another_process_gave_up(make: Make, monkeypatch: pytest.Mo
     assert found.counts == {"complete": 3, "pruned": 0, "failed": 0, "died": 1, "running": 0}
 
 
+@pytest.mark.slow
 def test_runs_can_be_kept(make: Make) -> None:
     found = sweep(make(keep_runs=True))
     folders = sorted((found.folder / "trials").iterdir())
@@ -565,6 +583,7 @@ def test_runs_can_be_kept(make: Make) -> None:
         assert not (folder / "report.html").exists()
 
 
+@pytest.mark.slow
 def test_a_trial_that_was_enqueued_by_hand(make: Make) -> None:
     sweep(make(trials=1))
     stored().enqueue_trial({"reservoir.spectral_radius": 0.75})
@@ -634,6 +653,7 @@ def test_the_estimate_is_that_of_a_trial(make: Make) -> None:
     assert Sweep(document).estimate() == Experiment(plain).estimate()
 
 
+@pytest.mark.slow
 def test_progress_goes_on_over_all_trials(make: Make) -> None:
     seen: list[tuple[str, int, int]] = []
     sweep(make(trials=1))

@@ -64,6 +64,7 @@ def test_transformers_have_the_parameters_of_the_paper(hidden: int, heads: int, 
     assert count == V * d + V * d + V + layers * (4 * (d * d + d) + 2 * d * hidden + hidden + d + 4 * d)
 
 
+@pytest.mark.slow
 def test_gpt_has_the_parameters_of_gpt2_and_its_equations() -> None:
     with torch.device("meta"):
         assert trained(Gpt(50257, width=768, layers=12, heads=12, context=1024)) == 124_439_808
@@ -347,6 +348,7 @@ def corpus_of(share: float, sentences: int) -> np.ndarray:
     return np.concatenate([piece for piece in pieces if share or who not in piece])
 
 
+@pytest.mark.slow
 def test_stages_are_learned_from_simple_to_complex(tmp_path: Path) -> None:
     corpora = {share: corpus_of(share, 100) for share in reversed(STAGES)}
     model = SRN(24, 20)

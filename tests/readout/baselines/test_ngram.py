@@ -32,6 +32,7 @@ def paper_probability(train: np.ndarray, context: list[int], word: int, size: in
     return (1 + count(word)) / sum(1 + count(other) for other in range(size))
 
 
+@pytest.mark.slow
 @settings(max_examples=20, deadline=None)
 @given(
     train=arrays(np.int64, (2, 15), elements=st.integers(0, 3)),

@@ -61,6 +61,7 @@ def test_what_is_written_is_read(bundle: Path) -> None:
             opened.read("nothing")
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(os.name != "posix", reason="reads /proc")
 def test_weights_are_mapped_and_stay_after_close(bundle: Path) -> None:
     opened = Bundle.open(bundle)

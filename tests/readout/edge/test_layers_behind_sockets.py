@@ -7,6 +7,7 @@ import sys
 from contextlib import ExitStack
 from pathlib import Path
 
+import pytest
 import torch
 from served import free_address, served
 
@@ -31,6 +32,7 @@ main()
 """
 
 
+@pytest.mark.slow
 def test_layers_of_two_devices(tmp_path: Path) -> None:
     torch.manual_seed(0)
     tokenizer = CharTokenizer.from_text("the cat sat on the mat")

@@ -750,6 +750,7 @@ def test_any_flipped_byte_in_a_folder_is_noticed(tmp_path: Path, name: str) -> N
             Bundle.open(bad)
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=150)
 @given(st.data())
 def test_a_damaged_manifest(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
@@ -770,6 +771,7 @@ def _domains(nodes: Any) -> Iterator[str]:
                 yield from _domains(inner.node)
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=150)
 @given(st.data())
 def test_a_damaged_graph_means_the_same_to_the_onnx_package(data: st.DataObject) -> None:
@@ -805,6 +807,7 @@ def test_a_damaged_graph_means_the_same_to_the_onnx_package(data: st.DataObject)
         assert facts == {"location": "weights.safetensors", "offset": str(place.start), "length": str(place.length)}
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=150)
 @given(st.data())
 def test_a_damaged_header_of_weights(data: st.DataObject) -> None:

@@ -98,6 +98,7 @@ def test_every_model_agrees(python: Path, bundles: list[Path], tmp_path: Path) -
         assert found["passed"], (path, found)
 
 
+@pytest.mark.slow
 def test_a_runtime_that_would_crash_is_not_imported(tmp_path: Path) -> None:
     """What stands for onnxruntime 1.16 ends the process as that does with numpy 2: what is looked at is its version."""
     (tmp_path / "onnxruntime").mkdir()

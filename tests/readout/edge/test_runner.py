@@ -410,6 +410,7 @@ def test_a_golden_response_that_is_no_such_thing(device: Reservoir) -> None:
         compare_probe(device, golden)
 
 
+@pytest.mark.slow
 def test_a_module_that_mixes_steps_takes_whole_sequences(device: Reservoir, tmp_path: Path) -> None:
     class Smooth(torch.nn.Module):
         def forward(self, x: torch.Tensor) -> torch.Tensor:

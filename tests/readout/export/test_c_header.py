@@ -211,6 +211,7 @@ def test_no_warning_where_everything_is_inlined(compiler: str, tmp_path: Path) -
         assert (done.returncode, done.stderr) == (0, "")
 
 
+@pytest.mark.slow
 @needs_cc
 @settings(max_examples=8, deadline=None)
 @given(data=st.data())

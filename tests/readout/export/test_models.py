@@ -176,6 +176,7 @@ def test_a_module_of_ones_own_in_double(stack: ExitStack, tmp_path: Path) -> Non
         export_module(model.readout, torch.zeros(1, 1, 40))
 
 
+@pytest.mark.slow
 def test_subclasses_are_never_exported_as_their_parents(stack: ExitStack) -> None:
     class Doubled(AttentionReadout):
         def forward(self, states: torch.Tensor) -> torch.Tensor:
@@ -447,6 +448,7 @@ def test_quantised_models_are_close(stack: ExitStack, tmp_path: Path) -> None:
         assert all(abs(bundle.weights[name]).max() == 63 for name in quantised)
 
 
+@pytest.mark.slow
 def test_int8_that_would_round_nothing_is_refused(stack: ExitStack, tmp_path: Path) -> None:
     """torch.export writes such a readout, and keeps it in float32."""
 

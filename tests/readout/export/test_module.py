@@ -169,6 +169,7 @@ def exported(kind: Any) -> tuple[nn.Module, Any, Any, Any]:
     return module, plan, onnx.load_from_string(file), session
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", [Gated, Mixing, pytest.param(Transformer, marks=SLOW)])
 def test_modules_of_ones_own(kind: Any, recwarn: pytest.WarningsRecorder) -> None:
     module, plan, model, session = exported(kind)
@@ -182,6 +183,7 @@ def test_modules_of_ones_own(kind: Any, recwarn: pytest.WarningsRecorder) -> Non
     assert not recwarn.list
 
 
+@pytest.mark.slow
 def test_weights_are_kept_outside_under_their_names() -> None:
     module, plan, model, _ = exported(Gated)
     assert set(plan.weights.arrays) == {f"own.{name}" for name in module.state_dict()}
@@ -209,6 +211,7 @@ def test_float64_stays_float64() -> None:
         export_module(Gated().double(), torch.zeros(1, 1, FEATURES, dtype=torch.float64))
 
 
+@pytest.mark.slow
 def test_behind_a_reservoir(stack: ExitStack, tmp_path: Path) -> None:
     esn = stack.enter_context(open_reservoir({"kind": "esn", "inputs": 3, "nodes": FEATURES}))
     plan = export_module(sequential(), torch.zeros(1, 1, FEATURES), reservoir=esn.spec)
@@ -226,6 +229,7 @@ def test_behind_a_reservoir(stack: ExitStack, tmp_path: Path) -> None:
         export_module(sequential(), torch.zeros(1, 1, FEATURES), reservoir=other.spec)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "message"),
     [
@@ -263,6 +267,7 @@ def language_model(stack: ExitStack, readout: nn.Module) -> ReservoirLM:
     return ReservoirLM(random_embedding(OUTPUTS, 4, seed=0), ReservoirLayer(esn, limit=1.0), readout)
 
 
+@pytest.mark.slow
 def test_a_readout_of_ones_own_in_a_language_model(stack: ExitStack) -> None:
     plan = whole_plan(language_model(stack, Gated()))
     certify(plan, built(plan, {})[1])

@@ -287,6 +287,7 @@ def test_learning_on_is_what_predict_then_update_does_to_the_same_states(tmp_pat
     assert row.evaluation.metrics["nmse"] == pytest.approx(task.evaluate(outputs[None]).metrics["nmse"], rel=1e-5)
 
 
+@pytest.mark.slow
 def test_padding_is_neither_learned_nor_answered(tmp_path: Path) -> None:
     experiment = Experiment(
         {

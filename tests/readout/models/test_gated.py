@@ -277,6 +277,7 @@ def trained(module: torch.nn.Module) -> int:
     return sum(parameter.numel() for parameter in module.parameters() if parameter.requires_grad)
 
 
+@pytest.mark.slow
 def test_parameter_counts_of_the_paper(stack: ExitStack) -> None:
     inputs, classes = 300, 6
     sparse: dict[str, Any] = {"inputs": inputs, "nodes": 3230, "connections_per_node": 2, "input_connectivity": 0.01}

@@ -292,6 +292,7 @@ def losses(model: LAERC, steps: int = 30) -> list[float]:
     return curve
 
 
+@pytest.mark.slow
 def test_training_with_reservoirs_behind_zeromq_gives_the_same_losses() -> None:
     options: dict[str, Any] = {"scale": 0.8, "limit": 1.0}
     configs = configurations(dtype="float32")

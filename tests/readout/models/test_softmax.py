@@ -301,6 +301,7 @@ def test_logits_follow_the_equations() -> None:
         np.testing.assert_allclose(logits[index], truth, rtol=0, atol=1e-12)
 
 
+@pytest.mark.slow
 def test_attention_weights_are_never_held() -> None:
     positions, chunk, nodes, hidden = 4096, 64, 75, 13
     torch.manual_seed(0)

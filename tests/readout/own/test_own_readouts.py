@@ -26,6 +26,7 @@ def estimator(name: str, targets: np.ndarray = TARGETS, **params: Any) -> Sklear
     return readout.solve()
 
 
+@pytest.mark.slow
 def test_a_network_learns_what_is_known_behind_the_washout(tmp_path: Path) -> None:
     states, targets = STATES.copy(), TARGETS.copy()
     # Of the washout anything may be said, and of what is not known nothing.

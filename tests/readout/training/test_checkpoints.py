@@ -155,6 +155,7 @@ TRAININGS: dict[str, tuple[Callable[..., Trained], int]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", TRAININGS)
 def test_goes_on_bit_for_bit(name: str, tmp_path: Path) -> None:
     training, death = TRAININGS[name]

@@ -47,6 +47,7 @@ def size(model: nn.Module, step: int) -> dict[str, float]:
     return {"size": float(sum(p.square().sum() for p in model.parameters())), "step": step}
 
 
+@pytest.mark.slow
 def test_all_of_them_together_and_after_an_interruption(tmp_path: Path) -> None:
     seen: list[tuple[int, dict[str, float]]] = []
 

@@ -54,6 +54,7 @@ def test_what_the_loss_is_given() -> None:
     assert [len(batch) for batch in model.batches] == [2]
 
 
+@pytest.mark.slow
 def test_learns_and_validates(tmp_path: Path) -> None:
     model = classifier()
     valid = Ups(50, "valid")

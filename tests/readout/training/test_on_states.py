@@ -47,6 +47,7 @@ def reservoir() -> Iterator[Esn]:
         yield device
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("attention", [False, True])
 def test_one_shard_is_training_with_the_states_computed_once(reservoir: Esn, attention: bool) -> None:
     chosen = epochs()
@@ -177,6 +178,7 @@ def test_state_that_is_not_finite() -> None:
         train(LinearReadout(3, 2), shards, options=epochs(context=8, batch=4))
 
 
+@pytest.mark.slow
 def test_store_is_filled_once_and_read_ever_after(reservoir: Esn, tmp_path: Path) -> None:
     model = language_model(reservoir)
 
@@ -218,6 +220,7 @@ def test_store_is_filled_once_and_read_ever_after(reservoir: Esn, tmp_path: Path
             _ = shards()[0]
 
 
+@pytest.mark.slow
 def test_harvest_of_a_noisy_device_goes_on_bit_for_bit(tmp_path: Path) -> None:
     def shards(device: Reservoir, folder: str) -> HarvestedShards:
         return HarvestedShards(
@@ -246,6 +249,7 @@ def test_harvest_of_a_noisy_device_goes_on_bit_for_bit(tmp_path: Path) -> None:
         assert device.counters.steps < 187 * 16
 
 
+@pytest.mark.slow
 def test_any_backend(reservoir: Esn) -> None:
     """The same network behind a socket gives the same training, states computed beforehand or in every step."""
     chosen = epochs()
@@ -272,6 +276,7 @@ def test_noise_that_does_not_come_again() -> None:
         assert not repeats_noise(spec.model_copy(update=change))
 
 
+@pytest.mark.slow
 def test_a_checkpoint_without_noise_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """Such as one of several processes."""
     chosen = options(checkpoint_steps=10, steps=24)
@@ -294,6 +299,7 @@ def test_a_checkpoint_without_noise_is_told(tmp_path: Path, caplog: pytest.LogCa
     assert "checkpoint.safetensors does not say where the noise" in caplog.text
 
 
+@pytest.mark.slow
 def test_noise_that_was_kept_behind_another_transport_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     chosen = options(checkpoint_steps=10, steps=20)
     with network(noise=0.1) as device:
@@ -309,6 +315,7 @@ def test_noise_that_was_kept_behind_another_transport_is_told(tmp_path: Path, ca
     assert "cannot go on where it was" in caplog.text
 
 
+@pytest.mark.slow
 def test_states_of_another_map_or_recurrence_are_refused(reservoir: Esn, tmp_path: Path) -> None:
     def mapped(**keys: Any) -> ReservoirLM:
         return language_model(reservoir, **keys)
@@ -346,6 +353,7 @@ def test_states_of_another_map_or_recurrence_are_refused(reservoir: Esn, tmp_pat
         lock.release()
 
 
+@pytest.mark.slow
 def test_states_in_double_precision_under_autocast(reservoir: Esn) -> None:
     """Autocast leaves float64 alone, and no weight in single precision can be multiplied with it."""
     assert reservoir.spec.dtype == "float64"

@@ -29,6 +29,7 @@ class Death(BaseException):
     """Stands for the end of the process."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("deaths", [[1, 3], [5, 2, 4], [9, 1, 15]])
 def test_resumes_bit_for_bit_wherever_it_died(
     pictures: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, expected: dict[str, Any], deaths: list[int]
@@ -55,6 +56,7 @@ def test_resumes_bit_for_bit_wherever_it_died(
     assert facts(model, result) == expected
 
 
+@pytest.mark.slow
 def test_resumes_after_an_error_of_the_caller(tmp_path: Path, expected: dict[str, Any]) -> None:
 
     def stop(now: Progress) -> None:
@@ -99,6 +101,7 @@ class Frozen(SmallModel):
         self.norm.requires_grad_(False)
 
 
+@pytest.mark.slow
 def test_tied_and_frozen_weights_resume_too(tmp_path: Path) -> None:
     # With a constant rate, half as many steps are the first half.
     flat = {"warmup": 0.0, "hold": 0.0, "final_rate": 1.0}

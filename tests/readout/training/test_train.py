@@ -86,6 +86,7 @@ def test_equals_a_float64_reference() -> None:
     np.testing.assert_allclose(model.matrix.detach().numpy(), expected, rtol=0, atol=1e-10)
 
 
+@pytest.mark.slow
 def test_repeats_itself_and_leaves_random_numbers_alone() -> None:
     torch.manual_seed(3)
     before = torch.get_rng_state()
@@ -113,6 +114,7 @@ def test_evaluation_is_the_mean_over_all_windows() -> None:
     assert fewer.best_loss is not None
 
 
+@pytest.mark.slow
 def test_stops_early_and_keeps_the_best(tmp_path: Path) -> None:
     given = options(steps=400, evaluation_steps=5, patience=2, learning_rate=0.2, keep="best", final_rate=1.0)
     for folder in (None, tmp_path / "run"):
@@ -165,6 +167,7 @@ def test_best_weights_that_are_lost(damage: str, tmp_path: Path, caplog: pytest.
     assert load_weights(SmallModel(width=40), later.best)["step"] == later.best_step
 
 
+@pytest.mark.slow
 def test_more_patience_goes_on_after_an_early_stop(tmp_path: Path) -> None:
     """As if there had been that much from the beginning; with less it stops at once."""
     # With a constant rate, the number of steps decides about nothing before them.
@@ -184,6 +187,7 @@ def test_more_patience_goes_on_after_an_early_stop(tmp_path: Path) -> None:
     assert again.steps == result.steps
 
 
+@pytest.mark.slow
 def test_folder(pictures: None, tmp_path: Path) -> None:
     rows: list[Progress] = []
     model = SmallModel()
@@ -291,6 +295,7 @@ def test_a_signal_after_the_last_step_is_not_lost() -> None:
         signal.raise_signal(signal.SIGINT)
 
 
+@pytest.mark.slow
 def test_gradients_that_somebody_left(tmp_path: Path) -> None:
     expected = train(SmallModel(), TRAIN, options=options()).losses
     model = SmallModel()
@@ -326,6 +331,7 @@ def test_a_signal_in_the_last_evaluation_stops(tmp_path: Path, number: int) -> N
     assert facts(model, resumed) == facts(whole, train(whole, TRAIN, VALID, options=given))
 
 
+@pytest.mark.slow
 def test_the_best_weights_are_those_that_are_told_of(tmp_path: Path) -> None:
     """After a divergence, with a learning rate at which nothing better comes."""
     given = options(steps=30, checkpoint_steps=30, evaluation_steps=4, keep="best", final_rate=1.0, warmup=0.0)

@@ -165,6 +165,7 @@ def test_rows_without_a_target_are_passed_over(tmp_path: Path) -> None:
         run({**task, "targets": {"columns": ["y"], "missing": "skip"}}, baselines=[{"kind": "fir"}])
 
 
+@pytest.mark.slow
 def test_labels_of_files(tmp_path: Path) -> None:
     names, labels = [], []
     for number in range(40):

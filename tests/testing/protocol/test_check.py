@@ -152,6 +152,7 @@ def test_the_server_in_c_keeps_its_leases(address: str) -> None:
     assert [(row.rule.title, row.detail) for row in report.broken] == []
 
 
+@pytest.mark.slow
 def test_serve_keeps_its_leases_over_tcp() -> None:
     address = free_address()
     with served(ESN(), address, lease_s=LEASE_S):
@@ -160,6 +161,7 @@ def test_serve_keeps_its_leases_over_tcp() -> None:
     assert report.counts["held"] >= 4
 
 
+@pytest.mark.slow
 def test_the_device_of_the_page_keeps_all_rules(address: str, tmp_path: Path) -> None:
     told: list[tuple[str, int, int]] = []
     with device(PageDevice, address):
@@ -190,6 +192,7 @@ def test_a_broken_rule_comes_with_the_sentence_and_the_frames(address: str, tmp_
     assert row["frames"][0] in failure.text
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "scheme", ["tcp", pytest.param("unix", marks=pytest.mark.skipif(sys.platform != "linux", reason=UNIX))]
 )
@@ -283,6 +286,7 @@ def odd(chance: random.Random, said: dict[str, Any]) -> dict[str, Any]:
 ODD = (None, True, -1, 0, 1 << 63, 0.5, math.nan, math.inf, "text", b"bytes", [], [1, "x"], {}, {"a": {}})
 
 
+@pytest.mark.slow
 def test_a_declaration_that_makes_no_sense(address: str) -> None:
     nonsense = {"input_range": "wide", "max_batch": 1.5, "continuity": 3, "step_period_s": [], "deterministic": "yes"}
     with device(declaring(**nonsense), address):
@@ -292,6 +296,7 @@ def test_a_declaration_that_makes_no_sense(address: str) -> None:
     assert broken == ["what else the spec says is of the right type", "max_batch sequences are driven at once"]
 
 
+@pytest.mark.slow
 def test_a_device_that_hangs(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("reservoir_hw.testing.protocol.client.LONGEST_S", 1.0)
     with device(PageDevice, address) as page:

@@ -88,6 +88,7 @@ def test_states_follow_the_equation(physics: str, dtype: str, shift: int, engine
     assert np.abs(states - truth).max() <= (2e-6 if dtype == "float32" else 1e-13)
 
 
+@pytest.mark.slow
 @ENGINES
 def test_paquots_map_as_it_is_written(engine: EngineName) -> None:
     """x_i(n) = sin(α x_(i-1)(n-1) + β m_i u(n) + φ), the first node takes x_N(n-2): the default of this physics."""

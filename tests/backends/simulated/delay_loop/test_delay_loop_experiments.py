@@ -32,6 +32,7 @@ def register(rows: Sequence[Row], metric: str) -> np.ndarray:
     return np.array([row.evaluation.metrics[metric] for row in rows if row.label.startswith("fir")])
 
 
+@pytest.mark.slow
 def test_narma10_shift_register_and_sine_loop(tmp_path: Path) -> None:
     """NRMSE 0.40 for the register, NMSE 0.168 ± 0.015 for 50 nodes (Paquot et al. 2012)."""
     masks, sets = [0, 1, 2], list(range(10))
@@ -45,12 +46,14 @@ def test_narma10_shift_register_and_sine_loop(tmp_path: Path) -> None:
         assert 0.14 < of_mask.mean() < 0.20
 
 
+@pytest.mark.slow
 def test_narma10_more_nodes_beat_the_shift_register(tmp_path: Path) -> None:
     larger = {"reservoir.nodes": 300, "task.train_steps": 4000}
     rows = rows_of("narma.yaml", tmp_path, **{"reservoir.vary.seed": [0, 1], "vary.task.dataset": [0, 1]}, **larger)
     assert values(rows, "nmse").max() < 0.5 * register(rows, "nmse").min()
 
 
+@pytest.mark.slow
 def test_equaliser_beats_a_filter(tmp_path: Path) -> None:
     shorter = {"vary.task.snr_db": [24], "task.test_steps": 200_000}
     rows = rows_of("equalisation.yaml", tmp_path, **{"reservoir.vary.seed": [0, 1, 2]}, **shorter)
@@ -65,6 +68,7 @@ def test_equaliser_beats_a_filter(tmp_path: Path) -> None:
 BITS = "reservoir.nonidealities.readout.bits"
 
 
+@pytest.mark.slow
 def test_bits_of_the_adc_in_equalisation(tmp_path: Path) -> None:
     rows = rows_of("adc.yaml", tmp_path, **{"vary.task.snr_db": [32], "task.test_steps": 100_000})
     rows = [row for row in rows if not row.details.get("baseline")]
@@ -75,6 +79,7 @@ def test_bits_of_the_adc_in_equalisation(tmp_path: Path) -> None:
         assert better["nmse"] < worse["nmse"]
 
 
+@pytest.mark.slow
 def test_bits_of_the_adc_in_narma10(tmp_path: Path) -> None:
     sets = [0, 1, 2]
     rows = rows_of("adc_narma.yaml", tmp_path, **{"vary.task.dataset": sets})

@@ -121,6 +121,7 @@ def test_chunks_and_single_steps_give_the_same_bits(dtype, storage, nodes, steps
         np.testing.assert_array_equal(part_state, state)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("storage", [None, np.float16])
 @pytest.mark.parametrize("inputs", [1, 24])
 @pytest.mark.parametrize("nodes", [37, 600])

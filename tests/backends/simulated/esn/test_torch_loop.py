@@ -43,6 +43,7 @@ def test_torch_agrees_with_the_kernels(storage, activation, batch, leak, dtype, 
     np.testing.assert_allclose(final.numpy(), state, rtol=0, atol=tolerance * scale)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("own_inputs", [True, False])
 def test_a_population_agrees_with_its_members(own_inputs):
     leaks = (1.0, 0.4, (0.3, 0.9))

@@ -130,6 +130,7 @@ def test_one_piece_equals_chunks_equals_steps_bit_for_bit(
     np.testing.assert_array_equal(states(None), whole)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("batch", [1, 9])
 def test_a_network_for_two_threads_is_cut_bit_for_bit_too(monkeypatch: pytest.MonkeyPatch, batch: int) -> None:
     monkeypatch.setattr(gated_kernels, "cores", lambda: 2)
@@ -144,6 +145,7 @@ def test_a_network_for_two_threads_is_cut_bit_for_bit_too(monkeypatch: pytest.Mo
         np.testing.assert_allclose(whole, reference(gated.weights, u)["x"], rtol=0, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_the_threads_of_a_step_wait_for_each_other() -> None:
     weights = draw_gated_weights(100, 2, seed=0)
     prepared = gated_kernels.prepare(weights, np.float64)

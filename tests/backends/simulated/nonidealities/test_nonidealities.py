@@ -195,6 +195,7 @@ def test_gradients_pass_a_device_that_does_not_round() -> None:
 # ---- drive and read-out -------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_drive_bits_round_the_inputs_and_declare_their_range() -> None:
     u = inputs() * 0.4
     lsb = 1 / 8
@@ -314,6 +315,7 @@ def test_chunks_steps_and_snapshots_meet_the_same_noise(config: dict[str, Any], 
         np.testing.assert_array_equal(np.asarray(another.run(u[:, 11:])), whole[:, 11:])
 
 
+@pytest.mark.slow
 def test_long_runs_are_computed_in_pieces_without_a_seam(monkeypatch: pytest.MonkeyPatch) -> None:
     from reservoir_hw.backends.simulated import reservoir as simulated
 
@@ -461,6 +463,7 @@ def changed_presets(draw: st.DrawFn) -> dict[str, Any]:
     return given
 
 
+@pytest.mark.slow
 @settings(max_examples=300, deadline=None)
 @given(given=changed_presets())
 def test_a_resolved_configuration_is_the_same_device(given: dict[str, Any]) -> None:
@@ -477,6 +480,7 @@ def test_a_resolved_configuration_is_the_same_device(given: dict[str, Any]) -> N
     assert again.label == read.label
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("nonidealities", "more"),
     [
@@ -608,6 +612,7 @@ def in_engine(name: str, engine: str, nonidealities: dict[str, Any], **over: Any
     return open_reservoir({**config, **IN_TORCH[name], **over})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("name", IN_TORCH)
 def test_a_device_is_the_same_in_torch(name: str, dtype: str) -> None:
@@ -704,6 +709,7 @@ def test_a_transition_in_torch_is_the_step_of_the_run(name: str) -> None:
     assert all(np.array_equal(before[part], after[part]) for part in before)
 
 
+@pytest.mark.slow
 def test_the_sequences_after_a_restore_are_numbered_as_in_the_undisturbed_run() -> None:
     u = inputs(2).astype(np.float64)
 

@@ -39,6 +39,7 @@ def test_uniforms_are_equal_to_the_bit_and_normals_within_rounding(seed: int, fi
     np.testing.assert_allclose(ours["step_noise"], drawn["step_noise"], rtol=0, atol=1e-13)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [1, 7, 50])
 def test_no_bit_depends_on_the_chunks_or_on_the_other_sequences(size: int) -> None:
     together = torch.arange(3)

@@ -19,6 +19,7 @@ from reservoir_hw.experiment.states.drive import Recorder
 from reservoir_hw.experiment.states.traces.exporting import export_trace
 
 
+@pytest.mark.slow
 def test_every_bit_arrives_in_another_file(tmp_path: Path) -> None:
     random = np.random.default_rng(0)
     file: dict[str, Any] = {"kind": "esn", "nodes": 3, "inputs": 2}

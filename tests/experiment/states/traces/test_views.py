@@ -175,6 +175,7 @@ def test_differences_are_those_of_numpy(tmp_path: Path) -> None:
     assert len(found.table().rows) == NODES
 
 
+@pytest.mark.slow
 def test_repetitions_are_paired_in_their_order(tmp_path: Path) -> None:
     u = drive(1, sequences=1)[0]
     x = [drive(seed, sequences=1)[1] for seed in range(3)]
@@ -257,6 +258,7 @@ def test_unfinished_traces_and_measured_inputs(tmp_path: Path) -> None:
         compare(a, a, washout=40)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("nodes", "inputs"), [(1, 1), (300, 6)])
 def test_the_picture(tmp_path: Path, nodes: int, inputs: int) -> None:
     u, x = drive(1, nodes=nodes)

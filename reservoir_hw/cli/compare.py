@@ -14,7 +14,8 @@ from reservoir_hw.cli.show import own_stdout, print_json, print_tables, progress
 def compare(
     a: Annotated[Path, typer.Argument(metavar="A", help="Reservoir file of the first device (YAML or JSON).")],
     b: Annotated[
-        Path | None, typer.Argument(metavar="B", help="Of the second device. (default: `hil.twin` of the first)")
+        Path | None,
+        typer.Argument(metavar="B", help="Reservoir file of the second device. (default: `hil.twin` of the first)"),
     ] = None,
     task: Annotated[
         Path | None,
@@ -23,7 +24,7 @@ def compare(
         ),
     ] = None,
     steps: Annotated[
-        int, typer.Option(min=40, help="Steps of a repeat; the measures drive five times as long.")
+        int, typer.Option(min=40, help="Steps of each repeat. The long drive of the measures has five times as many.")
     ] = 2000,
     washout: Annotated[int, typer.Option(min=4, help="First steps of each drive that do not count.")] = 200,
     repeats: Annotated[
@@ -32,7 +33,7 @@ def compare(
     only: OnlyOption = None,
     input_range: InputRangeOption = None,
     inputs: InputsOption = None,
-    seed: Annotated[int, typer.Option(min=0, help="Of the inputs.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the inputs.")] = 0,
     tolerance: Annotated[
         float | None, typer.Option(min=0, help="Exit with 1 if the raw NRMSE of any node is above this.")
     ] = None,
@@ -41,10 +42,10 @@ def compare(
     ] = None,
     json: JsonOption = False,
 ) -> None:
-    """Compare two devices: nodes, measures, and readouts that were trained on one and judged on the other.
+    """Compare two devices: their nodes and measures and, with --task, readouts carried from one to the other.
 
-    Both are driven with the same inputs, one after the other, several times: what differs is put beside what each
-    device differs from itself.
+    Both are driven with the same inputs, several times, one device after the other. Each difference is shown beside the
+    device's own repeat error.
     """
     from reservoir_hw.experiment.compare import compare as compare_devices
 

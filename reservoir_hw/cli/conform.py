@@ -24,7 +24,7 @@ def conform(
     budget: Annotated[
         str | None, typer.Option(metavar="STEPS|TIME", help="Device steps, or their time (10m). (default: 20000)")
     ] = None,
-    seed: Annotated[int, typer.Option(min=0, help="Of the inputs.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the inputs.")] = 0,
     baseline: Annotated[
         Path | None, typer.Option(metavar="REPORT", help="An earlier report.json: fail on what became worse.")
     ] = None,

@@ -30,11 +30,16 @@ def measure(
         int | None, typer.Option(min=0, help="First steps that do not count. (default: 200; less for a short trace)")
     ] = None,
     max_delay: Annotated[
-        int | None, typer.Option("--max-delay", min=0, help="Longest delay. (default: twice the number of nodes)")
+        int | None,
+        typer.Option(
+            "--max-delay",
+            min=0,
+            help="Longest delay. (default: twice the number of nodes, but at most a tenth of the steps)",
+        ),
     ] = None,
     repeats: Annotated[int, typer.Option(min=2, help="How often a device is driven with the same inputs.")] = 10,
     input_range: InputRangeOption = None,
-    seed: Annotated[int, typer.Option(min=0, help="Of the inputs.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the inputs.")] = 0,
     budget: Annotated[
         str | None,
         typer.Option(

@@ -1,4 +1,4 @@
-"""Numbers that a caller gives to a model, checked with one sentence each."""
+"""Checks of numbers that a caller gives. A wrong one raises an error whose message is one sentence."""
 
 from __future__ import annotations
 
@@ -52,9 +52,9 @@ def number_in(name: str, value: Any, low: float, high: float, *, excluding: tupl
     """`value` as a float, or a `ConfigurationError` unless it is finite and lies in low..high."""
     real = isinstance(value, int | float | np.integer | np.floating) and not isinstance(value, bool)
     if not real or not math.isfinite(value) or not low <= value <= high or value in excluding:
-        limits = f"at least {low:g}" if math.isinf(high) else f"within {low:g}..{high:g}"
+        limits = f"finite number of at least {low:g}" if math.isinf(high) else f"number within {low:g}..{high:g}"
         without = "".join(f", {number:g} excluded" for number in excluding)
-        raise ConfigurationError(f"{name} must be a number {limits}{without}, not {value!r}")
+        raise ConfigurationError(f"{name} must be a {limits}{without}, not {value!r}")
     return float(value)
 
 

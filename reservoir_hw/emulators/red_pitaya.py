@@ -82,7 +82,7 @@ SAMPLES = Integer((), 1, BUFFER_SAMPLES)
 RANGES_V = {"LV": 1.0, "HV": 20.0}
 TRIGGER_SAMPLE = BUFFER_SAMPLES // 2
 COARSEST = 65536
-# Any factor from here on, and powers of two below.
+# From 16 on, any factor is allowed. Below, only powers of two.
 FREE_FACTORS = 16
 # More than these would make no difference to a mean.
 MOST_AVERAGED = 8
@@ -108,7 +108,7 @@ acquisition_setting = partial(setting, of=settings_of)
 
 
 class Digitizer(Board):
-    """What takes down."""
+    """The inputs of the board: they record."""
 
     def __init__(self, bench: VirtualBench) -> None:
         super().__init__(bench)
@@ -190,7 +190,7 @@ class Digitizer(Board):
     sample_rate = query("ACQ:SRATe")(lambda self: f"{BASE_RATE_HZ / self._set.factor:9.0f} Hz")
 
     averaging = acquisition_setting("ACQ:AVG", Boolean(), "averages")
-    """Samples are means of what decimation leaves out."""
+    """If on, each sample is the mean of up to 8 values within its period."""
 
     @command(INPUT + ":GAIN", Keyword(*RANGES_V))
     def set_gain(self, number: int, gain: str) -> None:
@@ -225,14 +225,14 @@ class Digitizer(Board):
 
     @command("ACQ:TRig:DLY", Integer((), -(2**31), 2**31 - 1))
     def set_delay(self, samples: int) -> None:
-        """`ACQ:TRig:DLY`: so many samples after the trigger stands the middle of the buffer."""
+        """`ACQ:TRig:DLY`: the middle of the buffer lies this many samples after the trigger."""
         self._set.delay = max(samples, -TRIGGER_SAMPLE)
 
     delay = reading("ACQ:TRig:DLY", "delay", of=settings_of)
     level = acquisition_setting("ACQ:TRig:LEV", Number("V", -RANGES_V["HV"], RANGES_V["HV"]), "level_v")
 
     trigger_position = query("ACQ:TPOS")(lambda self: TRIGGER_SAMPLE - self._set.delay)
-    """In the ring, of which the oldest sample is the first here."""
+    """Index of the trigger in the buffer; index 0 is the oldest sample."""
 
     # ---- records --------------------------------------------------------------------------------
 
@@ -240,7 +240,10 @@ class Digitizer(Board):
 
     @query(INPUT + ":DATA")
     def data(self, number: int) -> NDArray[np.generic]:
-        """`ACQ:SOUR<n>:DATA?`: the whole record. Without one, the board would send what is in its buffer."""
+        """`ACQ:SOUR<n>:DATA?`: returns the whole record.
+
+        Without a record it raises -230; the real board would send whatever its buffer holds.
+        """
         self.look()
         if self._codes is None:
             raise ScpiError(-230)
@@ -262,7 +265,7 @@ _SHAPES = {"SINE": "SIN", "SQUARE": "SQU", "TRIANGLE": "TRI"}
 
 
 def _left(name: str, sign: int = 1) -> Limit:
-    """Of the full scale, what another setting leaves."""
+    """A limit: the full scale less the absolute value of another setting."""
     return lambda board, channel: sign * (FULL_SCALE_V - abs(getattr(board.channels[channel], name)))
 
 
@@ -315,14 +318,17 @@ class Channel:
 
 
 class Generator(Board):
-    """What plays."""
+    """The outputs of the board: they play."""
 
     def __init__(self, bench: VirtualBench) -> None:
         super().__init__(bench)
         self.channels = {number: Channel() for number in (1, 2)}
 
     def apply(self, number: int) -> None:
-        """Bring a changed channel to its output. A burst that was played is over, a signal without end goes on."""
+        """Send a channel's changed settings to the bench.
+
+        An endless signal that was triggered starts again. A finished burst does not.
+        """
         channel = self.channels[number]
         self.bench.set_output(number, channel.output)
         if channel.on and channel.triggered and channel.mode == "CONTINUOUS":
@@ -405,8 +411,8 @@ class Generator(Board):
 #
 # - Samples beyond ±1 are refused, as the server does, and so are amplitude and offset together beyond ±1 V. More than
 #   16384 samples overrun a buffer of the server; here they are -223.
-# - What the server carries out at a wrong time, and what then gives chance values, is an error: a trigger before
-#   `ACQ:START` (-221), data without a record (-230).
+# - The real server accepts some commands at a wrong time, and then returns arbitrary values. Here they are errors: a
+#   trigger before `ACQ:START` (-221), data without a record (-230).
 # - The format of arrays and the error queue belong to the board, not to a connection.
 # - Samples taken with averaging are means of 8 values at most. Nothing is calibrated, so raw codes and volts agree.
 # - Not emulated, and so errors: digital and slow analog pins, LEDs, buses, sweeps, `PHAS`, `DCYC`, `SOUR:LOAD`,

@@ -32,7 +32,7 @@ _DRIVES = 8
 _TRIALS = 4
 _EXPONENTS = 10
 
-# States of the drives for the noise budget that are held in memory; longer drives are cut.
+# Numbers in the states of the drives for the noise budget that are held in memory; longer drives are cut.
 _MOST = 40_000_000
 
 # Last steps in which similar streams agree, as in Büsing et al. 2010.
@@ -44,17 +44,17 @@ OnSteps = Callable[[int], None]
 class Live(Source):
     """An open reservoir, driven with inputs drawn uniformly over its range.
 
-    Each measure drives the device as it needs, and those that need the same share it. A repeated drive is a reset, a
-    past of its own, and the same inputs again: what differs is noise (a simulated device meets new noise after each
-    reset), chaos, or memory longer than the washout.
+    Each measure drives the device as it needs, and those that need the same share it. A repeated drive resets the
+    device, drives a different random past, and then the same inputs. Responses differ by noise, by chaos, or because
+    the memory is longer than the washout. A simulated device meets new noise after each reset.
 
     Parameters
     ----------
     reservoir
         Open, and left at rest for one sequence at the end of each drive.
     steps
-        Steps of the one long drive. The repeats have as many in all, the short drives a tenth. Each drive for the
-        noise budget has as many.
+        Steps of the long drive. All repeats together have as many, each at least 100. Each short drive has a tenth, but
+        at least 200. Each repeat for the noise budget has `steps` again, cut to what memory holds.
     washout
         Steps before each drive that do not count: more than the device remembers. Different pasts and input
         streams are as long.
@@ -65,10 +65,10 @@ class Live(Source):
     sets
         Sets of streams of each rank; fewer than three have no interval over sets.
     hold
-        Device steps for which each input is held; its response is the state at their end. A slower input.
+        Each input is held for so many device steps, and the last state is its response.
         Exponents that are measured by setting states know no hold.
     max_delay
-        Longest delay of the capacities; by default twice the number of nodes.
+        Longest delay of the capacities; by default twice the number of nodes, but at most a tenth of `steps`.
     input_range
         Lowest and highest input; by default the range that the device declares, or else from -1 to 1.
     seed
@@ -76,7 +76,8 @@ class Live(Source):
     on_steps
         Is called with the number of steps done.
 
-    Raises `ConfigurationError` for numbers that are too small, and inputs beyond the range that the device declares.
+    Raises `ConfigurationError` for numbers that are too small. It also raises it for an `input_range` beyond the
+    device's range, unless the device clips such inputs.
     """
 
     distribution = "uniform"
@@ -210,7 +211,11 @@ class Live(Source):
         return latency_of(*self._repeated) if "_repeated" in vars(self) else None
 
     def streams(self, kind: Streams) -> tuple[np.ndarray, np.ndarray | None]:
-        """The ends of random streams; similar ones agree in their last three steps."""
+        """The states at the ends of random input streams, and the noise of each node if the device is not
+        deterministic.
+
+        The inputs of similar streams agree in their last three steps.
+        """
         inputs = self._draw(f"{kind} streams", self._sets * self._streams, self.washout)
         inputs = inputs.reshape(self._sets, self._streams, self.washout, self.channels)
         if kind == "similar":
@@ -263,7 +268,7 @@ class Live(Source):
         return None
 
     def transition(self, u: np.ndarray, states: np.ndarray) -> np.ndarray:
-        """One step of the device from given states, which is counted."""
+        """Do one step from the given states, and count it."""
         self._done(len(u))
         return np.asarray(self.reservoir.transition(u.astype(self.reservoir.spec.numpy_dtype), states))
 
@@ -292,10 +297,14 @@ class Live(Source):
         return drive[0], np.concatenate(driven)
 
     def _after_pasts(self, drives: int, pasts: int, name: str) -> np.ndarray:
-        """States (drives, pasts, time, nodes) of short drives, the same for all pasts."""
+        """States after different pasts: (drives, pasts, time, nodes). The inputs after the past are the same.
+
+        Past 0 is the highest input, past 1 the lowest, the others random. With more than two, the last repeats past 0.
+        """
         inputs = self._draw(name, drives * pasts, self.washout + self._short)
         inputs = inputs.reshape(drives, pasts, -1, self.channels)
-        inputs[:, 0, : self.washout], inputs[:, 1, : self.washout] = self._high, self._low
+        inputs[:, 0, : self.washout] = self._high
+        inputs[:, 1, : self.washout] = self._low
         if pasts > 2:
             inputs[:, -1] = inputs[:, 0]
         inputs[:, :, self.washout :] = inputs[:, :1, self.washout :]

@@ -30,7 +30,9 @@ def kuramoto_sivashinsky_series(
     length: float = CLASSIC_LENGTH,
     inner_step: float = _INNER_STEP,
 ) -> np.ndarray:
-    """The field at `steps` times `time_step` apart, the first one `start` (..., points): (steps, ..., points), float64.
+    """The field at `steps` moments that lie `time_step` apart: (steps, ..., points), float64.
+
+    The first is `start` (..., points).
 
         ∂u/∂t = -u ∂u/∂x - ∂²u/∂x² - ∂⁴u/∂x⁴
 
@@ -79,7 +81,7 @@ class KuramotoSivashinskyConfig(ForecastConfig):
 
     kind: Literal["kuramoto_sivashinsky"]
     length: PositiveFloat = Field(default=CLASSIC_LENGTH, description="of the circle; chaotic from about 18 on")
-    points: Annotated[int, Field(ge=8, multiple_of=2)] = Field(default=64, description="where the field is seen")
+    points: Annotated[int, Field(ge=8, multiple_of=2)] = Field(default=64, description="number of points on the circle")
     time_step: PositiveFloat = Field(default=0.25, description="units of time from one step to the next")
     train_steps: Annotated[int, Field(ge=2)] = 10_000
 
@@ -92,9 +94,10 @@ class KuramotoSivashinsky(Prediction):
     """Say how a field goes on (`kuramoto_sivashinsky_series` has the equation, `Prediction` the metrics).
 
     Inputs are the field at all points, sampled every `time_step` and standardised by mean and standard deviation of
-    each point over the training inputs: (1, time, points). The series begins with random waves of the four longest
-    lengths, after 200 units of time in which the field reaches its attractor. `dataset` numbers repetitions: each is a
-    series of its own. With the length 22 a Lyapunov time is 1/0.048 = 21 units of time, 83 steps of the default length.
+    each point over the training inputs: (1, time, points). The field starts as random waves of the four longest
+    wavelengths. Its first 200 units of time are left out, because it is not yet on its attractor. The series begins
+    after them. `dataset` numbers repetitions: each is a series of its own. With `length` 22, a Lyapunov time is
+    1/0.048 = 21 units of time: 83 steps of the default `time_step`.
 
     Takes a configuration, or the fields of `KuramotoSivashinskyConfig` as keywords. Raises `ConfigurationError` for
     settings out of range, and where the field comes to rest or the points are too few for the length.

@@ -47,7 +47,8 @@ class Mask:
         self.bias = np.zeros(self.nodes) if bias is None else real_array("the bias of a mask", bias)
         if self.bias.shape != (self.nodes,):
             raise ConfigurationError(f"the bias of a mask must be ({self.nodes},), its shape is {self.bias.shape}")
-        # A -0 would keep its sign where an input of 0 is left out, and lose it where its 0 is added.
+        # Turn -0 into 0. `mask_inputs` of the delay loop skips inputs of 0, so a bias of -0 would stay. `apply` adds 0,
+        # so it would become 0.
         self.matrix, self.bias = self.matrix + 0.0, self.bias + 0.0
         self.matrix.setflags(write=False)
         self.bias.setflags(write=False)
@@ -63,9 +64,10 @@ class Mask:
         return self.matrix.shape[1]
 
     def apply(self, u: ArrayLike) -> NDArray[Any]:
-        """Inputs (..., inputs) as what drives the nodes (..., nodes), float32 if the inputs are, otherwise float64.
+        """Apply the mask to inputs (..., inputs); returns (..., nodes).
 
-        How many inputs are given at once does not change a bit.
+        The result is float32 for float32 inputs, else float64. It is the same to the last bit, however many rows are
+        given at once.
         Raises `ShapeError` for another number of channels, `InputRangeError` for inputs that are not finite.
         """
         u = np.asarray(u)
@@ -125,7 +127,7 @@ class MaskConfig(Config):
     bias_scaling: Annotated[float, Field(ge=0)] = 0.0
     offset: float = Field(default=0.0, description="added to what drives each node")
     chirp_cycles: tuple[float, float] | None = Field(
-        default=None, description="frequency of a chirp at the first and the last node, in cycles per round; "
+        default=None, description="frequency of a chirp at the first and the last node, in cycles over all nodes; "
         "by default [1, nodes / 4]"
     )  # fmt: skip
     seed: NonNegativeInt | None = Field(default=None, description="by default that of the reservoir")

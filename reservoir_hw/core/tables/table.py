@@ -100,7 +100,10 @@ def _text(cell: Any) -> str:
 
 
 def times_of(cells: Any, place: Place, decimal: str = ".") -> np.ndarray:
-    """Numbers as they are, time stamps in seconds (without a time zone: as if in UTC), (rows,) in float64.
+    """Times of the rows, (rows,) in float64.
+
+    Numbers stay as they are. Time stamps become seconds since 1970, UTC if they have no time zone. Durations become
+    seconds.
 
     Raises `ConfigurationError` for a cell that is neither, is missing, or is of another kind than the first one.
     """
@@ -108,6 +111,7 @@ def times_of(cells: Any, place: Place, decimal: str = ".") -> np.ndarray:
     if kind in "fiub":
         times = cells.astype(np.float64)
     elif kind in "mM":
+        # A time stamp less the beginning of 1970, or a duration less none: numpy divides durations only.
         times = (cells - cells.dtype.type(0, "s")) / np.timedelta64(1, "s")
     else:
         times = _parsed(cells.tolist() if isinstance(cells, np.ndarray) else cells, place, decimal)
@@ -143,20 +147,24 @@ def _time(cell: Any, decimal: str) -> tuple[float, str]:
     return moment.replace(tzinfo=UTC).timestamp(), "a time without a time zone"
 
 
-_SWAPPED = str.maketrans(",.", ".,")
-
-
 def as_number(text: str, decimal: str) -> float | None:
     """The number that a text is; None for another text, also for Python's 1_000. An empty one is NaN.
 
-    With a decimal comma a point makes no number, as it may be for thousands, and digits stand on both sides.
+    With a decimal comma, a text with a point is not a number, because the point may separate thousands. Nor is a text
+    that begins or ends with the comma.
     """
+    if not text:
+        return float("nan")
+    if "_" in text or "\t" in text:
+        return None
     if decimal == ",":
-        text = "_" if text[:1] == "," or text[-1:] == "," else text.translate(_SWAPPED)
+        if "." in text or text[0] == "," or text[-1] == ",":
+            return None
+        text = text.replace(",", ".")
     try:
-        return None if "_" in text or "\t" in text else float(text)
+        return float(text)
     except ValueError:
-        return None if text else float("nan")
+        return None
 
 
 # ---- Tables that are stored column by column: parquet files, and arrays side by side.
@@ -207,7 +215,7 @@ class ParquetTable(Table):
 
 
 class ArraysTable(Table):
-    """Arrays with one axis, all as long, as the columns of a table."""
+    """Arrays with one axis, of the same length, as the columns of a table."""
 
     def __init__(self, arrays: Mapping[str, Any], rows: int, where: str) -> None:
         self._arrays = arrays

@@ -200,7 +200,7 @@ def measure(
     washout
         First steps that do not count; by default 200, or a tenth of a short trace.
     max_delay
-        Longest delay of the capacities; by default twice the number of nodes.
+        Longest delay of the capacities; by default twice the number of nodes, but at most a tenth of the steps.
     axes
         Of the operating map, with their values: `amplitude`, `bias`, `hold`, or keys of the file such as
         `reservoir.leak_rate`.

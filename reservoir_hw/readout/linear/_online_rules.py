@@ -7,7 +7,7 @@ import math
 import numpy as np
 import numpy.typing as npt
 
-from reservoir_hw.readout.linear._decomposition import Array
+from reservoir_hw.readout.linear._ridge_solver import Array
 
 # Rows that are learned at once: enough for matrix products, few enough for their triangular systems.
 _ROWS = 48

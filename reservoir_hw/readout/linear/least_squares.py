@@ -16,7 +16,7 @@ from reservoir_hw.core import arrays
 from reservoir_hw.core.configuration import Document, validate
 from reservoir_hw.core.errors import ConfigurationError
 from reservoir_hw.core.files import read_tensors, write_tensors
-from reservoir_hw.readout.linear._decomposition import Array
+from reservoir_hw.readout.linear._ridge_solver import Array
 from reservoir_hw.readout.linear.configuration import LinearConfig
 from reservoir_hw.readout.linear.training_chunks import (
     Chunk,

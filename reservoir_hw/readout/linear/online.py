@@ -13,8 +13,8 @@ from pydantic import Field, PositiveFloat, model_validator
 from reservoir_hw.core import arrays
 from reservoir_hw.core.errors import InputRangeError, ReservoirError, ShapeError
 from reservoir_hw.readout.configuration import NotSolved
-from reservoir_hw.readout.linear._decomposition import Array
 from reservoir_hw.readout.linear._online_rules import LeastMeanSquares, RecursiveLeastSquares
+from reservoir_hw.readout.linear._ridge_solver import Array
 from reservoir_hw.readout.linear.configuration import LinearConfig
 from reservoir_hw.readout.linear.least_squares import FeatureScale, LeastSquaresReadout, LinearForm, setting
 from reservoir_hw.readout.linear.training_chunks import Chunk, Columns, Widths, numeric

@@ -14,7 +14,7 @@ from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt
 
 from reservoir_hw.core.errors import ConfigurationError, ShapeError
 from reservoir_hw.readout.configuration import NotSolved
-from reservoir_hw.readout.linear._decomposition import (
+from reservoir_hw.readout.linear._ridge_solver import (
     DEFAULT_ALPHAS,
     EPSILON,
     Accumulator,

@@ -17,9 +17,10 @@ from reservoir_hw.core.validation import whole_number
 IGNORED = -1
 """The target of a position that does not count."""
 
-# Logits that exist at once, and how many positions a chunk has at least and at most. glibc takes what has 32 MiB from
-# the system and gives it back each time, which doubles the time of the softmax on a CPU.
+# At most 2^22 logits at once: 16 MiB in float32. From 32 MiB on, glibc returns memory to the system after each use,
+# which doubles the time on a CPU.
 _LOGITS = 1 << 22
+# A chunk has 128 to 4096 positions, also where 128 have more logits than that.
 _FEWEST, _MOST = 128, 4096
 
 
@@ -90,8 +91,9 @@ def cross_entropy(readout: nn.Module, features: Tensor, targets: Tensor, *, chun
     available across chunks. Autocast is obeyed; softmax and loss are computed in float32 (float64 for float64
     logits).
 
-    Raises ShapeError where the shapes do not fit, InputRangeError for targets outside the vocabulary or features
-    that are not finite, ConfigurationError for a readout that uses trainable tensors of others.
+    Raises `ShapeError` where the shapes do not fit, and `InputRangeError` for targets outside the vocabulary, and
+    where features that are not finite make the loss so. With more than one chunk, it raises `ConfigurationError` for a
+    readout with trainable tensors outside its `parameters()`.
     """
     if features.ndim < 1 or features.shape[:-1] != targets.shape:
         raise ShapeError(
@@ -115,7 +117,8 @@ def cross_entropy(readout: nn.Module, features: Tensor, targets: Tensor, *, chun
         parts = ((flat[part], classes[part]) for part in _parts(len(flat), size))
         loss = torch.stack([_summed(readout(x), y, highest) for x, y in parts]).sum() / max(1, len(flat))
     if not bool(loss.isfinite()) and not bool(flat.isfinite().all()):
-        index = torch.nonzero(~features.isfinite())[0].tolist()
+        counted = (targets.long() != IGNORED).unsqueeze(-1)
+        index = torch.nonzero(~features.isfinite() & counted)[0].tolist()
         raise InputRangeError(
             f"features at {tuple(index)} are {float(features.detach()[tuple(index)])}: a state or an activation is "
             "not finite; look at what produced it (a diverging simulation, a broken channel, too high a learning rate)"
@@ -174,7 +177,8 @@ def _summed(logits: Tensor, classes: Tensor, highest: int) -> Tensor:
 
 
 def _parts(length: int, size: int) -> Iterator[slice]:
-    # No position is one part too: its loss of 0 belongs to the graph of the readout.
+    # Without positions there is still one empty part. Its loss of 0 stays connected to the readout, so `backward`
+    # works.
     return (slice(first, first + size) for first in range(0, max(length, 1), size))
 
 

@@ -11,12 +11,13 @@ import numpy as np
 from reservoir_hw.core.errors import ConfigurationError
 from reservoir_hw.core.seeds import generator
 from reservoir_hw.core.series_format import ChannelFormat, SeriesFormat
+from reservoir_hw.core.words import counted
 from reservoir_hw.tasks.data.configuration import DataSettings, FoldsConfig, TestConfig
 from reservoir_hw.tasks.data.reading import Found, Series, of_files, with_targets
 from reservoir_hw.tasks.task import stratified
 
 SHARE = 0.25
-"""Of the data that is the test, where nothing else is asked for. All of it is learned from with `NO_TEST`."""
+"""The share of the data that becomes the test by default. `test: none` never comes here."""
 
 
 @dataclass(frozen=True)
@@ -53,7 +54,10 @@ def parts_of(found: Found, config: DataSettings) -> Parts:
 
 
 def shared(series: Sequence[Series], share: float, seed: int = 0) -> Parts:
-    """The end of one series, or whole ones of several: of each class its share, of one group all or none."""
+    """Split off the test. Of one series it is the end.
+
+    Of several it is whole series: the share of each class. Series of one group stay together.
+    """
     if len(series) == 1:
         cut = series[0].steps - round(share * series[0].steps)
         if not 2 <= cut <= series[0].steps - 2:
@@ -62,13 +66,14 @@ def shared(series: Sequence[Series], share: float, seed: int = 0) -> Parts:
             )
         return _rows(series, cut, series[0].steps)
     labels, groups = [one.label for one in series], _groups(series)
+    # Reversed, so that the first series of each group wins.
     firsts = {group: number for number, group in reversed(list(enumerate(groups)))}
     judged_groups = stratified([labels[number] for number in firsts.values()], share, seed)
     return _divided(series, {group for group, chosen in zip(firsts, judged_groups, strict=True) if chosen})
 
 
 def _groups(series: Sequence[Series]) -> list[str | int]:
-    """Series of one group have the same; each of the others is one by itself."""
+    """The group of each series. A series without a group gets its number as a group of its own."""
     return [number if one.group is None else one.group for number, one in enumerate(series)]
 
 
@@ -86,7 +91,9 @@ def _rows(series: Sequence[Series], first: int, stop: int) -> Parts:
     (one,) = series
     if one.targets is None:
         raise ConfigurationError("task.test: a single series with one class cannot be learned and judged: give several")
-    if not 0 <= first < stop <= one.steps or stop - first < 2:
+    if stop - first < 2:
+        raise ConfigurationError(f"task.test: rows {first} to {stop} are fewer than the 2 rows that a test needs")
+    if first < 0 or stop > one.steps:
         raise ConfigurationError(
             f"task.test: rows {first} to {stop} do not lie within the {one.steps} rows of {one.where}"
         )
@@ -116,9 +123,14 @@ def _fold(series: Sequence[Series], folds: FoldsConfig, number: int, washout: in
     forward = folds.order == "time"
     ends = np.linspace(0, one.steps, folds.count + 1 + forward).astype(int)
     first, stop = (int(end) for end in ends[number + forward : number + forward + 2])
+    if stop - first < 2:
+        raise ConfigurationError(
+            f"task.folds: fold {number} of {folds.count} has {counted(stop - first, 'step')} to judge, and at least 2 "
+            "are needed: take fewer folds"
+        )
     parts = [one.part(0, max(0, first - gap)), *([] if forward else [one.part(min(stop + gap, one.steps), one.steps)])]
     train = [part for part in parts if part.steps > washout + 1]
-    if not train or stop - first < 2:
+    if not train:
         raise ConfigurationError(
             f"task.folds: fold {number} of {folds.count} leaves {max(part.steps for part in parts)} steps to learn "
             f"from, with a gap of {gap} and a washout of {washout}: take fewer folds, or a smaller gap_steps"
@@ -135,11 +147,12 @@ def _dealt(labels: Sequence[str | None], count: int, seed: int) -> list[int]:
     return found
 
 
-# ---- Where the numbers of a user's data are brought to: statistics of the training, as a `SeriesFormat`.
+# ---- How the user's numbers are scaled, from statistics of the training data.
 
 
-# Numbers that are driven as they are reach a device in float32: so many of its steps must lie within a spread.
+# Unscaled numbers reach a device as float32. From the lowest to the highest there must be at least 100 float32 steps.
 _STEPS = 100
+# Whole numbers are exact up to 2^24.
 _WHOLE = 2**24
 
 
@@ -187,7 +200,8 @@ def _channels(
             _check_resolution(name, low, high, what)
             zero, reach = 0.0, 1.0
         elif how == "standard":
-            zero, reach = float(of.mean[column]), float(of.deviation[column]) if low < high else 0.0
+            zero = float(of.mean[column])
+            reach = float(of.deviation[column]) if low < high else 0.0
         else:
             zero, reach = (low + high) / 2, (high - low) * (0.5 + margin)
         found.append(ChannelFormat(name=name, zero=zero, gain=1 / reach if reach else 1.0))

@@ -26,7 +26,7 @@ LONGEST = 11
 """Tokens of the longest sentence, the stop included."""
 
 DISTANCES = (1, 2, 3, 4, 6, 7, 9)
-"""Every distance, in words, that can lie between a verb and its noun in at most `LONGEST` tokens."""
+"""Every distance from a noun to its verb that fits in `LONGEST` tokens; 1 means that the verb follows at once."""
 
 # Words in the order of their token numbers. Plural and singular are separate classes because every rule
 # of agreement is a rule between classes.
@@ -147,12 +147,14 @@ def conditioned(probability: np.ndarray, is_complex: np.ndarray, complex_share: 
 
 @dataclass(frozen=True)
 class Language:
-    """The enumerated schemas. Rows of schemas are padded with -1 to `LONGEST` tokens.
+    """The enumerated schemas.
 
-    `classes` (schemas, 11): the class of each token. `distances` (schemas, 11): for each verb the words
-    between it and its noun, else 0. `probability` (schemas,). `state` (schemas, 11): what has been read
-    up to and including this token, as a row of `next_word` (states, 24), the distribution of the word
-    that follows.
+    Each row is padded to `LONGEST` tokens: `classes` with -1, `distances` and `state` with 0.
+
+    `classes` (schemas, 11): the class of each token. `distances` (schemas, 11): for each verb, how many words
+    it stands behind its noun (1: right behind it); 0 for other tokens. `probability` (schemas,). `state`
+    (schemas, 11): what has been read up to and including this token, as a row of `next_word` (states, 24),
+    the distribution of the word that follows.
     """
 
     classes: np.ndarray
@@ -253,8 +255,9 @@ TEST_SHARE = 10
 class Sentences(NamedTuple):
     """Sentences one after the other.
 
-    `symbols` (words,): token numbers. `distances` (words,): for each verb the words between it and its
-    noun, else 0. `following` (words,): the row of `Language.next_word` that holds what can follow.
+    `symbols` (words,): token numbers. `distances` (words,): for each verb, how many words it stands behind
+    its noun (1: right behind it); 0 for other tokens. `following` (words,): the row of `Language.next_word`
+    that holds what can follow.
     """
 
     symbols: np.ndarray
@@ -377,9 +380,10 @@ def numbered(sentences: Iterable[Words], vocabulary: Sequence[str]) -> np.ndarra
 
 
 def recognised(spoken: Language, sentences: Sequence[Words]) -> tuple[Sentences, list[Words]]:
-    """Sentences of words of the grammar one after the other, and those of them that are none of `spoken`.
+    """All sentences, one after the other, and a list of those that `spoken` does not contain.
 
-    Within these, `following` is -1 and `distances` is 0.
+    Every word must be in `VOCABULARY`. In an unknown sentence `distances` is 0. `following` is -1, except at the stop,
+    where it is 0 (a new sentence begins).
     """
     number_of = {row[row >= 0].tobytes(): number for number, row in enumerate(spoken.classes)}
     following, distances, unknown = [], [], []

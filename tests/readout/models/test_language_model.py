@@ -302,6 +302,7 @@ def refused() -> list[tuple[Any, str]]:
         (lambda: sparse(connections=5, leak=(0.5, 0.2)), "must rise"),
         (lambda: sparse(connections=5, leak=1.5), "leak must be a number within 0..1"),
         (lambda: sparse(connections=5, spectral_radius=float("nan")), "spectral_radius"),
+        (lambda: sparse(connections=5, spectral_radius=float("inf")), "must be a finite number of at least 0, not inf"),
         (lambda: sparse(connections=5, seed=-1), "seed"),
         (lambda: sparse_esn_weights(0, 9, connections=5, seed=0), "nodes"),
         (lambda: dense_esn_weights(1, 5, sparsity=0.999999, seed=0), "spectral radius"),

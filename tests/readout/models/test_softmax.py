@@ -236,6 +236,13 @@ def test_features_that_are_not_finite(bad: float) -> None:
         cross_entropy(readout, x, y)
 
 
+def test_a_fault_at_an_ignored_position_is_not_named() -> None:
+    readout, (x, y) = head("linear"), batch(ignored=False)
+    y[0, 0], x[0, 0], x[1, 4, 2] = -1, float("inf"), float("nan")
+    with pytest.raises(InputRangeError, match=r"features at \(1, 4, 2\) are nan"):
+        cross_entropy(readout, x, y)
+
+
 @pytest.mark.parametrize(("target", "message"), [(VOCABULARY, "target 11 is outside the vocabulary of 11"), (-2, "-2")])
 def test_targets_outside_the_vocabulary(target: int, message: str) -> None:
     readout, (x, y) = head("linear"), batch()

@@ -292,6 +292,10 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
     "two sources": ({"inputs": U, "targets": U, "files": "a.csv"}, "give one of files, call, trace"),
     "no targets": ({"inputs": U}, "give `targets`"),
     "test and folds": ({"inputs": U, "targets": U, "test": 0.5, "folds": {"count": 3}}, "`test` or `folds`, not both"),
+    "one row": (
+        {"inputs": U, "targets": U, "test": {"rows": (200, 201)}},
+        "rows 200 to 201 are fewer than the 2 rows that a test needs",
+    ),
     "beyond": ({"inputs": U, "targets": U, "test": {"rows": (200, 400)}}, "do not lie within the 300 rows"),
     "short": (
         {"inputs": U, "targets": {"ahead_steps": 1}, "closed_loop": {"starts": 3}},
@@ -299,7 +303,11 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "glob": ({"files": "nothing*.csv", "targets": {"columns": ["y"]}}, "no file matches"),
     "missing file": ({"files": "nothing.csv", "targets": {"columns": ["y"]}}, "there is no file nothing.csv"),
-    "folds": ({"inputs": U, "targets": U, "folds": {"count": 200, "gap_steps": 299}, "fold": 3}, "fewer folds"),
+    "short folds": (
+        {"inputs": U, "targets": U, "folds": {"count": 200}, "fold": 0},
+        "fold 0 of 200 has 1 step to judge.*fewer folds",
+    ),
+    "folds": ({"inputs": U, "targets": U, "folds": {"count": 200, "gap_steps": 299}, "fold": 3}, "steps to learn from"),
 }
 
 

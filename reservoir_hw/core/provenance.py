@@ -9,7 +9,6 @@ import re
 import sys
 import time
 from functools import cache
-from importlib.metadata import PackageNotFoundError, version
 from typing import Any, NamedTuple
 
 PACKAGES = ("reservoir-hw", "numpy", "torch", "numba", "scipy", "pydantic")
@@ -44,6 +43,9 @@ def versions() -> dict[str, str]:
 @cache
 def _version(package: str) -> str:
     """Empty where it is not installed. Looking takes 10 ms, and a search runs hundreds of experiments."""
+    # Not above: every command imports this module, and `--help` would wait for it.
+    from importlib.metadata import PackageNotFoundError, version
+
     try:
         return version(package)
     except PackageNotFoundError:

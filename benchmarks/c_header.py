@@ -27,7 +27,7 @@ import numpy as np
 import torch
 
 from reservoir_hw.readout import LowRankReadout, RidgeReadout
-from reservoir_hw.readout.export.c_header import c_header
+from reservoir_hw.readout.export import c_header
 
 RUNS = 5
 MULTIPLICATIONS = 500_000_000

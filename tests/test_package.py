@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import os
 import shutil
@@ -81,6 +82,21 @@ def test_the_wheel_works_in_an_empty_environment(wheel: Path, tmp_path: Path) ->
         [str(program), "list", "backends"], env=environment, capture_output=True, text=True, check=False
     )
     assert "esn" in listed.stdout, listed.stderr
+
+
+def test_no_lazy_name_is_that_of_a_file_beside_it() -> None:
+    """As soon as the file is imported, it would stand in the place of the name."""
+    clashes = [
+        f"{package.parent.name}: {alias.name}"
+        for package in (ROOT / "reservoir_hw").rglob("__init__.py")
+        for block in ast.parse(package.read_text()).body
+        if isinstance(block, ast.If)
+        for node in block.body
+        if isinstance(node, ast.ImportFrom)
+        for alias in node.names
+        if (package.parent / f"{alias.name}.py").exists() or (package.parent / alias.name).is_dir()
+    ]
+    assert not clashes
 
 
 def test_help_takes_little_more_than_its_libraries() -> None:

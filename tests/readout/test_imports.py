@@ -27,7 +27,7 @@ RUN = (
 HEADER = """
 import numpy as np
 from reservoir_hw.readout import RidgeReadout
-from reservoir_hw.readout.export.c_header import c_header
+from reservoir_hw.readout.export.headers import c_header
 from reservoir_hw.readout.export.recording import record_series
 x = np.random.default_rng(0).standard_normal((30, 4))
 assert "readout_predict" in c_header(RidgeReadout().fit(x, x[:, :1]))

@@ -102,7 +102,7 @@ def precision_note(readout: Any, recorded: Values, stored: Stored | None = None)
 
 def header_outputs(readout: Any, states: np.ndarray, inputs: np.ndarray | None, dtype: Any) -> np.ndarray:
     """What the fp32 header computes, in its order of sums, in a dtype."""
-    from reservoir_hw.readout.export.c_header import matrices_of
+    from reservoir_hw.readout.export.headers import matrices_of
 
     def dot(weights: np.ndarray, values: np.ndarray) -> np.ndarray:
         weights = weights.astype(dtype)
@@ -127,7 +127,7 @@ def write_header(
     stored: Stored | None = None,
 ) -> None:
     """Write the header of a readout, with what was trained where in its comment."""
-    from reservoir_hw.readout.export.c_header import c_header
+    from reservoir_hw.readout.export.headers import c_header
 
     name = re.sub(r"\W", "_", work.path.stem, flags=re.ASCII) or "readout"
     if name[0].isdigit():
@@ -250,7 +250,7 @@ def _quantised_readout(
 ) -> QuantisedReadout:
     """The readout in int8 as it will be exported."""
     if work.target == "c":
-        from reservoir_hw.readout.export.c_header import int8_readout
+        from reservoir_hw.readout.export.headers import int8_readout
 
         coded = int8_readout(readout, **used_ranges(readout, ranges))
         return QuantisedReadout(readout.input_connection, lambda states, inputs: coded.predict(states, inputs)[0])
@@ -322,7 +322,7 @@ def _write_model_header(work: Export, model: TokenModel, devices: Sequence[Reser
     ranges = ranges_of(layer.spec, recorded, None)
 
     def quantised() -> list[Any]:
-        from reservoir_hw.readout.export.c_header import int8_readout
+        from reservoir_hw.readout.export.headers import int8_readout
         from reservoir_hw.readout.export.segments import plan_of
 
         coded = int8_readout(model.readout, **used_ranges(model.readout, ranges))

@@ -31,7 +31,7 @@ from reservoir_hw.readout import (
     RLSReadout,
 )
 from reservoir_hw.readout.export._c_int8 import MOST_FEATURES, Int8Matrix
-from reservoir_hw.readout.export.c_header import as_coded, c_header, int8_readout, matrices_of
+from reservoir_hw.readout.export.headers import as_coded, c_header, int8_readout, matrices_of
 
 CC, CXX = shutil.which("cc") or shutil.which("gcc") or shutil.which("clang"), shutil.which("g++")
 needs_cc = pytest.mark.skipif(CC is None, reason="there is no C compiler (cc, gcc, clang) on this machine")

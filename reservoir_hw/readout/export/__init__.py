@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING
 from reservoir_hw.core.lazy import lazy_names
 
 if TYPE_CHECKING:
-    from reservoir_hw.readout.export.headers import c_header as c_header
     from reservoir_hw.readout.export.exporter import export_model as export_model
+    from reservoir_hw.readout.export.headers import c_header as c_header
     from reservoir_hw.readout.export.recording import record_series as record_series
     from reservoir_hw.readout.export.recording import record_text as record_text
     from reservoir_hw.readout.export.segments import whole_plan as whole_plan

@@ -99,16 +99,15 @@ def test_no_lazy_name_is_that_of_a_file_beside_it() -> None:
     assert not clashes
 
 
-def test_help_takes_little_more_than_its_libraries() -> None:
-    def seconds(*arguments: str) -> float:
+def test_help_answers_in_half_a_second() -> None:
+    def seconds() -> float:
         # Of a processor: the machine may be busy with other tests.
         started = os.times()
-        subprocess.run([sys.executable, *arguments], check=True, capture_output=True)
+        subprocess.run([sys.executable, "-m", "reservoir_hw.cli", "--help"], check=True, capture_output=True)
         ended = os.times()
         return ended.children_user + ended.children_system - started.children_user - started.children_system
 
-    libraries = "-c", "import typer.rich_utils, rich.markdown"
-    assert any(seconds("-m", "reservoir_hw.cli", "--help") < 2.2 * seconds(*libraries) for _ in range(5))
+    assert any(seconds() < 0.5 for _ in range(5))
 
 
 def test_a_file_is_checked_without_optuna() -> None:

@@ -25,7 +25,6 @@ def compared(random: np.random.Generator, white: float = 0.1, common: float = 0.
 SLOW = pytest.mark.slow
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("white", "common"), [(0.1, 0.1), pytest.param(0.1, 0.0, marks=SLOW), pytest.param(0.0, 0.1, marks=SLOW)]
 )

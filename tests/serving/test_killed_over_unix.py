@@ -81,7 +81,6 @@ def check_right(device: Reservoir) -> None:
         assert np.array_equal(device.run(u), local.run(u))
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("times", FEW_AND_MANY)
 def test_clients_that_are_killed(nursery: Callable[[str, str], int], address: str, times: int) -> None:
     """A client attaches and drives, over and over; the next one gets the device."""
@@ -107,7 +106,6 @@ def test_clients_that_are_killed(nursery: Callable[[str, str], int], address: st
     assert os.listdir(folder) == []
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("times", FEW_AND_MANY)
 def test_servers_that_are_killed(nursery: Callable[[str, str], int], address: str, times: int) -> None:
     """A client is attaching or driving; it says so, and the next server takes the path over."""

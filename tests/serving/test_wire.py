@@ -25,6 +25,7 @@ from reservoir_hw.serving import Server
 from reservoir_hw.testing.protocol import codec
 from reservoir_hw.testing.protocol.client import Client
 from reservoir_hw.testing.protocol.device import Device
+from reservoir_hw.testing.protocol.ledger import Broken
 
 from .bad_network import FIELDS, HARMFUL, HARMLESS, BadNetwork, SocketName, Strike
 
@@ -101,13 +102,12 @@ class Bench:
         """Of whoever has the device, or 0."""
         return self.server._lease.number
 
-    def until_free(self) -> None:
+    def until_free(self, within_s: float = PATIENT_S) -> None:
         """Wait until nobody has the device, and it is closed."""
         # A server that waits for requests looks only now and then who has left.
         with self.strangers.client() as other:
             other.untrusted([bytes(80), b""])
-        # A copy of a hello that comes behind the goodbye takes the device, for a lease.
-        until = time.monotonic() + LEASE_S + PATIENT_S
+        until = time.monotonic() + within_s
         while self.server.status()["holder"] is not None or self.device.is_open:
             assert time.monotonic() < until, self.server.status()
             time.sleep(0.002)
@@ -169,6 +169,8 @@ class Wire(RuleBasedStateMachine):
         """Whether the session has ended without the client."""
         self.saved: list[tuple[dict[str, np.ndarray], np.ndarray]] = []
         self.used = 0
+        self.may_come_late = False
+        """Whether a copy of a question of this session may be held back."""
 
     # ---- helpers --------------------------------------------------------------------------------
 
@@ -254,7 +256,9 @@ class Wire(RuleBasedStateMachine):
         device, self.device, self.x = self.client, None, None
         device.close()
         if self.patient:
-            self.bench.until_free()
+            # A copy of a hello that comes behind the goodbye takes the device, for a lease.
+            self.bench.until_free(PATIENT_S + LEASE_S * self.may_come_late)
+            self.may_come_late = False
 
     @rule(batch=st.integers(1, 2))
     @with_a_client
@@ -385,6 +389,7 @@ class Wire(RuleBasedStateMachine):
     ) -> None:
         """A copy that comes at once, or when other messages have passed, perhaps after a reset."""
         self.bench.network.strike(Strike(kind, socket, direction, after, number))
+        self.may_come_late |= kind == "again" and socket == "control"
         self.run(steps=steps)
         if begin_again:
             self.reset(batch=self.rows)
@@ -400,9 +405,19 @@ class Wire(RuleBasedStateMachine):
     def stranger(self, what: str) -> None:
         """Somebody else at the sockets gets an error, and the one who has the device does not notice."""
         mine = self.bench.session
-        # The session of a hasty client may end at any moment.
-        if not mine or not self.patient:
+        if not mine:
             return
+        try:
+            self.turned_away(what, mine)
+        except Broken:
+            # The session of a hasty client may end at any moment.
+            if self.patient or self.bench.session == mine:
+                raise
+        if self.device is not None:
+            self.step()
+
+    def turned_away(self, what: str, mine: int) -> None:
+        """A stranger's message gets the right error, as long as this session has the device."""
         with self.bench.strangers.client("stranger") as other:
             match what:
                 case "hello":
@@ -425,8 +440,6 @@ class Wire(RuleBasedStateMachine):
                     if what == "attach":
                         other.sent = 0
                     other.refused(operation, codec.E_NO_SESSION, batch=int(what == "reset"))
-        if self.device is not None:
-            self.step()
 
     def teardown(self) -> None:
         """Whatever has happened: the device is free for the next one, who gets the right states."""

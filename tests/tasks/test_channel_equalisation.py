@@ -8,7 +8,7 @@ import pytest
 from scipy.stats import binomtest
 
 from reservoir_hw.readout.baselines.fir import FirConfig
-from reservoir_hw.tasks.channel_equalisation import ChannelEqualisation, signal_variance
+from reservoir_hw.tasks.channel_equalisation import LEVELS, ChannelEqualisation, channel, signal_variance
 from reservoir_hw.tasks.report import wilson_interval
 from reservoir_hw.tasks.task import Row
 
@@ -20,6 +20,12 @@ def equation(d: dict[int, float], n: int) -> float:
     taps = {2: 0.08, 1: -0.12, 0: 1, -1: 0.18, -2: -0.1, -3: 0.091, -4: -0.05, -5: 0.04, -6: 0.03, -7: 0.01}
     q = sum(tap * d[n + shift] for shift, tap in taps.items())
     return q + 0.036 * q**2 - 0.011 * q**3
+
+
+def test_the_equations_of_the_channel() -> None:
+    symbols = np.random.default_rng(0).choice(LEVELS, 60)
+    d = {place - 7: value for place, value in enumerate(symbols)}
+    np.testing.assert_allclose(channel(symbols), [equation(d, n) for n in range(51)], rtol=1e-12)
 
 
 @pytest.mark.parametrize("delay", [0, 2, 5, 20])

@@ -129,7 +129,8 @@ class Film:
             u = np.clip(u, [-1, -1, -0.3], [1, 1, 0.3])
         if self.lie.startswith("detector"):
             u = u**2
-        x = np.tanh(self.x @ _W.T + u @ _V[:, : u.shape[1]].T)
+        # Rounded as by a converter: the past is forgotten to the last bit, however a processor rounds.
+        x = np.round(np.tanh(self.x @ _W.T + u @ _V[:, : u.shape[1]].T), 12)
         if self.lie == "leaks into the middle row" and len(x) > 2:
             x[1] += 0.1 * x[0]
         if self.lie == "leak across the batch":

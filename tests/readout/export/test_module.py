@@ -27,7 +27,6 @@ from reservoir_hw.readout.export.torch_module import _lower, export_module
 pytestmark = pytest.mark.usefixtures("seeded")
 
 FEATURES, OUTPUTS = 12, 5
-SLOW = pytest.mark.slow
 X = np.random.default_rng(0).uniform(0.5, 2, (2, 3, 4)).astype(np.float32)
 
 
@@ -170,7 +169,7 @@ def exported(kind: Any) -> tuple[nn.Module, Any, Any, Any]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", [Gated, Mixing, pytest.param(Transformer, marks=SLOW)])
+@pytest.mark.parametrize("kind", [Gated, Mixing, Transformer])
 def test_modules_of_ones_own(kind: Any, recwarn: pytest.WarningsRecorder) -> None:
     module, plan, model, session = exported(kind)
     certificate, _ = certify(plan, [session])
@@ -200,7 +199,7 @@ def test_weights_are_kept_outside_under_their_names() -> None:
     np.testing.assert_array_equal(got, np.ones((2, 5, 3)))
 
 
-@SLOW
+@pytest.mark.slow
 def test_float64_stays_float64() -> None:
     plan = export_module(sequential().double(), torch.zeros(1, 1, FEATURES, dtype=torch.float64))
     assert (plan.input.dtype, plan.output.dtype) == ("float64", "float64")
@@ -233,15 +232,13 @@ def test_behind_a_reservoir(stack: ExitStack, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("kind", "message"),
     [
-        pytest.param(
-            Recurrent, r"torch\.export refuses a module of type Recurrent: Constraints violated \(time\)", marks=SLOW
-        ),
+        (Recurrent, r"torch\.export refuses a module of type Recurrent: Constraints violated \(time\)"),
         (BranchOnValues, r"torch\.export refuses .* data-dependent .* a branch on values cannot be exported"),
         (BranchOnBatch, r"differs from the module by .* 1 sequences of 1 steps: a branch was dropped"),
-        pytest.param(Frozen, r"gives \(3, 1, 5\) where the module gives \(3, 7, 5\): an axis was frozen", marks=SLOW),
-        pytest.param(Random, r"differs from the module by .* the module is random", marks=SLOW),
+        (Frozen, r"gives \(3, 1, 5\) where the module gives \(3, 7, 5\): an axis was frozen"),
+        (Random, r"differs from the module by .* the module is random"),
         (Median, r"torch cannot write a module of type Median as ONNX: .*median"),
-        pytest.param(Cond, r"Cond has a branch or a loop in its graph", marks=SLOW),
+        (Cond, r"Cond has a branch or a loop in its graph"),
         (LastStep, r"LastStep must take \(1, 1, 12\) to \(batch, time, outputs\) .* gives \(1, 5\)"),
     ],
 )

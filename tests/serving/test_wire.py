@@ -102,6 +102,11 @@ class Bench:
         """Of whoever has the device, or 0."""
         return self.server._lease.number
 
+    @property
+    def attached(self) -> bool:
+        """Whether that one's data connection is known: before, it is that of anybody who knows the session."""
+        return self.server._seat.attached == self.session
+
     def until_free(self, within_s: float = PATIENT_S) -> None:
         """Wait until nobody has the device, and it is closed."""
         # A server that waits for requests looks only now and then who has left.
@@ -404,14 +409,14 @@ class Wire(RuleBasedStateMachine):
     )
     def stranger(self, what: str) -> None:
         """Somebody else at the sockets gets an error, and the one who has the device does not notice."""
-        mine = self.bench.session
+        mine, attached = self.bench.session, self.bench.attached
         if not mine:
             return
         try:
             self.turned_away(what, mine)
         except Broken:
-            # The session of a hasty client may end at any moment.
-            if self.patient or self.bench.session == mine:
+            # The session of a hasty client may end at any moment, or its ATTACH may have been lost.
+            if self.patient or (attached and self.bench.session == mine):
                 raise
         if self.device is not None:
             self.step()

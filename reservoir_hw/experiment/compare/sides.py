@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -82,7 +81,8 @@ class Side:
             counter.say(f"{self.letter}: repeats of the same drive")
             pieces = tuple(DriveChunk(drive[:, at : at + _CHUNK]) for at in range(0, drive.shape[1], _CHUNK))
             with Recorder(reservoir, folder / self.letter.lower(), chunk_steps=_CHUNK):
-                deque(driven(reservoir, [Burst(pieces)] * self.repeats, counter.add), maxlen=0)
+                for _ in driven(reservoir, [Burst(pieces)] * self.repeats, counter.add):
+                    pass
             if self.measured_repeats is None:
                 source = live(reservoir, settings, counter)
             else:
@@ -110,7 +110,8 @@ class Side:
             try:
                 with Recorder(reservoir, path, chunk_steps=self.point.config.run.chunk_steps):
                     repetitions = self.point.config.training.repetitions
-                    deque(driven(reservoir, self.bursts, counter.add, repetitions=repetitions), maxlen=0)
+                    for _ in driven(reservoir, self.bursts, counter.add, repetitions=repetitions):
+                        pass
             except InputRangeError as error:
                 return f"{self.letter} cannot be driven with the inputs of the task: {error}"
             self.runs.append(path)

@@ -163,12 +163,8 @@ def _with_reservoir(point: Point, path: str | Path) -> Point:
 
 _MOST = 20_000
 """Steps of the test that are driven at most to see a start from rest settle."""
-
-
 _MARGIN = 2.0
 """How many times the largest difference between two drives is no noise any more."""
-
-
 GLITCH = 10
 """So many times wider than nearly all of its numbers is a channel with a glitch."""
 

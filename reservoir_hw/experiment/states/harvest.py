@@ -61,21 +61,19 @@ def find_states(point: Point, task: Task) -> StateStore | None:
     path = store_path(point, task)
     if point.config.run.states is None or not StateStore.exists(path):
         return None
-    with _restorable(path, lambda: path):
+    with _saying_what_to_do(lambda: f"restore {path} from a copy, or remove it"):
         return _checked(StateStore.open(path), point, task)
 
 
 @contextlib.contextmanager
-def _restorable(store: str, damaged: Callable[[], str]) -> Iterator[None]:
-    """What is found damaged meanwhile is told with what to do, as this is read for a run."""
+def _saying_what_to_do(ways_out: Callable[[], str]) -> Iterator[None]:
+    """Reading states for a run: an error about damage says what the user can do, `ways_out` among it."""
     try:
         yield
     except ConfigurationError as error:
         if not is_damage(error):
             raise
-        raise ConfigurationError(
-            f"{error}; restore {damaged()} from a copy, or remove it and harvest again, or set run.states=null"
-        ) from error
+        raise ConfigurationError(f"{error}; {ways_out()} and harvest again, or set run.states=null") from error
 
 
 def harvest_lock(point: Point, task: Task) -> contextlib.AbstractContextManager[None]:
@@ -262,7 +260,9 @@ def stored(
 
     def read(chunk: DriveChunk) -> np.ndarray:
         place, dataset = cast(Region, chunk.place), datasets[chunk.dataset]
-        with _restorable(store.path, lambda: dataset.file_of(place, "states")):
+        with _saying_what_to_do(
+            lambda: f"restore {dataset.file_of(place, 'states')} from a copy, or remove {store.path}"
+        ):
             return dataset.read_states(place)
 
     for chunk in kept(bursts[::repetitions]):

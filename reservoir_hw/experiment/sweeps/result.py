@@ -80,8 +80,10 @@ def _history(result: SweepResult) -> Figure:
         axes.scatter(*_points(pruned), color=_QUIET, marker="x", s=20, label="pruned")
     failed = [trial.number for trial in result.trials if trial.status == "failed"]
     if failed:
-        look: dict[str, Any] = {"color": _BEST, "marker": "x", "s": 20, "label": "failed"}
-        axes.scatter(failed, np.zeros(len(failed)), transform=axes.get_xaxis_transform(), **look)
+        at_the_bottom = axes.get_xaxis_transform()
+        axes.scatter(
+            failed, np.zeros(len(failed)), color=_BEST, marker="x", s=20, label="failed", transform=at_the_bottom
+        )
     best = np.minimum.accumulate(found) if result.direction == "minimize" else np.maximum.accumulate(found)
     end = max(trial.number for trial in result.trials)
     axes.step([*numbers, end], [*best, best[-1]], where="post", color=_BEST, linewidth=1.5, label="best so far")

@@ -283,7 +283,8 @@ def test_a_damaged_chunk_is_an_error_and_not_a_state(tmp_path: Path, harvested: 
     assert (store.complete, len(store.segments)) == (True, 1)
     with pytest.raises(
         ConfigurationError,
-        match=r"states of train, steps 200 to 299 of sequence 0: cannot be read.*restore .*/train/states/c/0/2/0 from",
+        match="states of train, steps 200 to 299 of sequence 0: cannot be read.*restore .*/train/states/c/0/2/0 from a "
+        f"copy, or remove [^;]*{path.name} and harvest again",
     ):
         experiment(tmp_path).run(report=False)
     chunk.unlink()

@@ -24,8 +24,6 @@ from reservoir_hw.core.spec import Identity, ReservoirSpec
 
 T = TypeVar("T")
 
-# What the whole declares where its devices declare different things.
-_SHARED = {"clock": "host", "input_bits": None, "output_bits": None, "input_unit": "mixed", "state_unit": "mixed"}
 _CAPABILITIES = ("snapshot", "settable", "programmable", "differentiable")
 
 
@@ -423,10 +421,6 @@ class Parallel(Reservoir):
                 refused[capability] = f"{self._called(lacking)} has none: {reason}"
         if self.native != "torch":
             refused.setdefault("differentiable", "the devices compute in different places")
-        shared: dict[str, Any] = {
-            name: _common((getattr(spec, name) for spec in specs), other) for name, other in _SHARED.items()
-        }
-        capabilities: dict[str, Any] = {name: name not in refused for name in _CAPABILITIES}
         memory = [spec.memory_steps for spec in specs]
         return ReservoirSpec(
             inputs=self._inputs,
@@ -442,12 +436,19 @@ class Parallel(Reservoir):
             memory_steps=max(memory) if all(memory) else 0,
             latency_steps=max(spec.latency_steps for spec in specs),
             step_period_s=_greatest(spec.step_period_s for spec in specs),
+            clock=_common((spec.clock for spec in specs), "host"),
             reset_time_s=max(spec.reset_time_s for spec in specs),
             deterministic=all(spec.deterministic for spec in specs),
+            input_bits=_common((spec.input_bits for spec in specs), None),
+            output_bits=_common((spec.output_bits for spec in specs), None),
+            input_unit=_common((spec.input_unit for spec in specs), "mixed"),
+            state_unit=_common((spec.state_unit for spec in specs), "mixed"),
             node_names=_node_names(specs),
             not_supported=refused,
-            **shared,
-            **capabilities,
+            snapshot="snapshot" not in refused,
+            settable="settable" not in refused,
+            programmable="programmable" not in refused,
+            differentiable="differentiable" not in refused,
         )
 
     def _identity(self, specs: Sequence[ReservoirSpec]) -> Identity:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from functools import cached_property, lru_cache
+from functools import cached_property, lru_cache, partial
 from pathlib import Path
 from typing import Any, Literal, Self
 
@@ -181,8 +181,9 @@ class _Block:
     def __init__(self, dataset: Dataset, rows: slice, first: int) -> None:
         self.dataset, self.rows, self.first = dataset, rows, first
         # The last chunks by number: a replay step by step, or of many sequences, would read them again and again.
-        self.inputs = lru_cache(_KEPT_INPUTS)(self._read_inputs)
-        self.states = lru_cache(1)(self._read_states)
+        # Functions and not methods: a cache that held its block would stay in memory together with it.
+        self.inputs = lru_cache(_KEPT_INPUTS)(partial(_read_inputs, dataset, rows))
+        self.states = lru_cache(1)(partial(_read_states, dataset, rows))
 
     def pieces(self, start: int, stop: int) -> Iterator[tuple[int, slice, slice]]:
         """Chunk, where in it, and where in start..stop, as far as the recording goes."""
@@ -194,18 +195,21 @@ class _Block:
             yield chunk, slice(begin - chunk * size, end - chunk * size), slice(begin - start, end - start)
             begin = end
 
-    def _read_inputs(self, chunk: int) -> np.ndarray:
-        """(sequences, time, inputs); NaN where nothing was recorded."""
-        place = self._place(chunk)
-        return self.dataset.read_inputs(self.rows, place.start, place.stop)
 
-    def _read_states(self, chunk: int) -> np.ndarray:
-        """(sequences, time, nodes)."""
-        return self.dataset.read(self._place(chunk))[1]
+def _read_inputs(dataset: Dataset, rows: slice, chunk: int) -> np.ndarray:
+    """(sequences, time, inputs); NaN where nothing was recorded."""
+    place = _place(dataset, rows, chunk)
+    return dataset.read_inputs(rows, place.start, place.stop)
 
-    def _place(self, chunk: int) -> Region:
-        size = self.dataset.chunk_steps
-        return Region(self.rows, chunk * size, min((chunk + 1) * size, self.dataset.steps))
+
+def _read_states(dataset: Dataset, rows: slice, chunk: int) -> np.ndarray:
+    """(sequences, time, nodes)."""
+    return dataset.read(_place(dataset, rows, chunk))[1]
+
+
+def _place(dataset: Dataset, rows: slice, chunk: int) -> Region:
+    size = dataset.chunk_steps
+    return Region(rows, chunk * size, min((chunk + 1) * size, dataset.steps))
 
 
 class Tape:

@@ -175,10 +175,12 @@ class Driving:
         if self.steps == 0:
             return
         if spec.continuity == "free_running":
-            late = f"was driven {spec.latency_steps} steps further until its late answers were there"
+            why = "it went on while nobody drove it"
+            if spec.latency_steps:
+                why = f"it was driven {spec.latency_steps} steps further until its late answers were there"
             raise StateLost(
-                f"{device.name} is free running: it {late if spec.latency_steps else 'went on while nobody drove it'}. "
-                "After reset() one run() or stream() is valid; put everything into that one"
+                f"{device.name} is free running: {why}. After reset() one run() or stream() is valid; put everything "
+                "into that one"
             )
         if spec.continuity == "held" and len(self._frozen) > 1 and not spec.snapshot:
             raise StateLost(

@@ -8,7 +8,7 @@ import select
 import socket
 import struct
 import threading
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from enum import IntEnum
 from typing import ClassVar, NamedTuple
@@ -27,7 +27,7 @@ from reservoir_hw.emulators.scpi.messages import ScpiError, find_message_end, sp
 LARGEST_PIECE = 1 << 24
 
 
-class Listener:
+class Listener(ABC):
     """A port of an emulated instrument, served in threads while a `with` block runs, which gets its VISA address.
 
     Subclasses write `converse`.

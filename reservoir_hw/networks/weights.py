@@ -114,7 +114,9 @@ class EsnWeights(StoredWeights):
         if not np.isfinite(scale):
             raise ConfigurationError(f"spectral_scale must be a finite number, it is {scale}")
         bias = _per_node("bias", self.bias, nodes)
-        vars(self).update(W=W, W_in=W_in, bias=bias, leak=leak, spectral_scale=scale)
+        checked = {"W": W, "W_in": W_in, "bias": bias, "leak": leak, "spectral_scale": scale}
+        for name, value in checked.items():
+            object.__setattr__(self, name, value)
 
     @classmethod
     def from_arrays(

@@ -340,12 +340,12 @@ class PyvisaLink:
         resource.read_termination = None
 
     def send(self, message: bytes, block: Buffer = b"") -> None:
-        """Raises `DeviceTimeout`, `DeviceDisconnected`."""
+        """A message without its terminator, and a block that ends it. Raises `DeviceTimeout`, `DeviceDisconnected`."""
         with self._told():
             self._resource.write_raw(b"".join((message, block, self._end)))
 
     def line(self) -> bytes:
-        """Raises `DeviceTimeout`, `DeviceDisconnected`."""
+        """An answer without its terminator. Raises `DeviceTimeout`, `DeviceDisconnected`."""
         with self._told():
             if self._messages:
                 return bytes(self._resource.read_raw()).rstrip(b"\r\n")
@@ -361,7 +361,10 @@ class PyvisaLink:
             return self._resource.read_bytes(waiting) if waiting else b""
 
     def block(self) -> memoryview:
-        """Raises `DeviceTimeout`, `DeviceDisconnected`, `ProtocolError` for an answer that is none."""
+        """The data of an answer that is a block.
+
+        Raises `DeviceTimeout`, `DeviceDisconnected`, `ProtocolError` for an answer that is none.
+        """
         with self._told():
             if self._messages:
                 return payload_of(self._message())

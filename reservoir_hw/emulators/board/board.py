@@ -333,7 +333,7 @@ class Board:
         self._since = self._clock()
         self._splitter = Splitter(self.frame_bytes)
         self._frames = self._damaged = self._too_long = self._copies = self._leases_ended = 0
-        self.end("power on")
+        self.go_safe("power on")
 
     def take(self, data: bytes) -> bytes:
         """What comes over the line -> what the board sends."""
@@ -348,7 +348,7 @@ class Board:
         left_s = self.lease_left_s()
         if left_s is not None and left_s <= 0:
             self._leases_ended += 1
-            self.end("lease")
+            self.go_safe("lease")
 
     # ---- frames ---------------------------------------------------------------------------------
 
@@ -420,7 +420,7 @@ class Board:
         if operation is Operation.RESET:
             self._rest()
         else:
-            self.end("detach")
+            self.go_safe("detach")
         return b""
 
     def _attach(self, session: int, number: int, rest: bytes) -> bytes | None:
@@ -477,8 +477,8 @@ class Board:
         self._device.reset()
         self._step, self._lost, self._problem = 0, False, ""
 
-    def end(self, why: str) -> None:
-        """Go to the safe state."""
+    def go_safe(self, why: str) -> None:
+        """At rest and off, without a session; the log says why."""
         self._rest()
         self._session = self._last_number = 0
         self._heard = self._clock()

@@ -97,7 +97,7 @@ class Line(Generic[AnyBoard]):
         self._thread.join()
         os.close(self._ended)
         self._unplug()
-        self.board.end("the board has ended")
+        self.board.go_safe("the board has ended")
 
     def _linked(self, link: Path) -> Path:
         try:

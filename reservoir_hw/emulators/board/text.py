@@ -55,8 +55,8 @@ class TextBoard:
         self._begun = b""
         self._rest()
 
-    def end(self, why: str) -> None:
-        """It is over."""
+    def go_safe(self, why: str) -> None:
+        """Switch off what is on."""
         del why
         self._switch_off()
 

@@ -79,7 +79,7 @@ def _(_: Device, client: Client) -> None:
 
 @RULES.in_session("one step goes into a frame", page=ONE_STEP)
 def _(_device: Device, _client: Client) -> None:
-    """Else nobody is in the session."""
+    """`Client.declared` has refused the session of a device where it does not."""
 
 
 @RULES.rule(

@@ -215,7 +215,8 @@ def _bad_arrays(device: Device, client: Client, *, payload: bytes) -> None:
     if not operations:
         raise NotOffered("the device takes no named arrays")
     for operation in operations:
-        client.refused(operation, codec.E_MALFORMED, payload=payload, **client.request(operation)[0])
+        fields = {"batch": 1} if operation == codec.RESTORE else {}
+        client.refused(operation, codec.E_MALFORMED, payload=payload, **fields)
     client.from_rest(device.u())
 
 

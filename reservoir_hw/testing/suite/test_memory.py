@@ -55,7 +55,7 @@ def test_echo_state(bench: Bench) -> None:
 
 
 def _after(bench: Bench, past: np.ndarray, common: np.ndarray, forgetting: int = 0) -> np.ndarray:
-    """States (time, nodes) of the common inputs after a past, but the first so many."""
+    """States (time, nodes) of the common inputs after a past, without the first `forgetting` steps."""
     return bench.drive(np.concatenate([past, common], axis=1))[0, past.shape[1] + forgetting :]
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import math
 import re
@@ -209,16 +208,24 @@ class Rows:
 
 def complete_rows(experiment: Experiment) -> Rows | None:
     """Those of a complete run with these settings in its folder, whatever it was labelled; None where there is none."""
+    folders = sorted(Path(experiment.config.run.folder).glob(f"{experiment.name}-*"))
     wanted = _settings(experiment.points)
-    for folder in sorted(Path(experiment.config.run.folder).glob(f"{experiment.name}-*")):
-        found: list[Any] | None = None
-        # It is not complete, or a later version does not know its settings any more.
-        with contextlib.suppress(OSError, ValueError, KeyError, ConfigurationError):
-            if json.loads((folder / "provenance.json").read_text())["status"] == "complete":
-                found = _settings(Experiment(Document.from_file(folder / "experiment.yaml")).points)
-        if found == wanted:
-            return rows_in(folder)
-    return None
+    return next((rows_in(folder) for folder in folders if _is_complete(folder) and _made_with(folder) == wanted), None)
+
+
+def _is_complete(folder: Path) -> bool:
+    try:
+        return json.loads((folder / "provenance.json").read_text())["status"] == "complete"
+    except (OSError, ValueError, KeyError):
+        return False
+
+
+def _made_with(folder: Path) -> list[Any] | None:
+    """The settings of a run; None where a later version does not know them any more."""
+    try:
+        return _settings(Experiment(Document.from_file(folder / "experiment.yaml")).points)
+    except ConfigurationError:
+        return None
 
 
 def _settings(points: Sequence[Point]) -> list[Any]:

@@ -142,7 +142,8 @@ def drift(states: Any, *, washout: int = 0, segments: int = _SEGMENTS) -> Drift:
             [
                 _said("mean", mean, " standard deviations", 1),
                 _said("gain" if repeats else "size of the response", gain, " %", 100),
-                *(_said(*one, " standard deviations", 1) for one in (("offset", offset), ("noise", noise)) if repeats),
+                *([_said("offset", offset, " standard deviations", 1)] if repeats else []),
+                *([_said("noise", noise, " standard deviations", 1)] if repeats else []),
                 *([f"{slow} nodes are too slow for a verdict: record longer, or repeat the drive."] if slow else []),
             ]
         ),

@@ -80,7 +80,7 @@ def lyapunov_from_transition(
         The distance, relative to the size of the state; by default the square root of the precision of `states`.
     level
         The smallest difference between two states of a node, where that is coarser than their dtype. The distance is
-        many levels, whatever `size` says.
+        at least many levels, whatever `size` says.
 
     The interval is that of batch means over time of the mean over the trials. The exponent is minus infinity where
     nothing is left of a difference, as in a delay line. Raises `ShapeError`, `InputRangeError`, `ConfigurationError`.

@@ -134,7 +134,7 @@ def compare_repeats(reference: np.ndarray, other: np.ndarray, *, spread: float, 
     size = rows.shape[1]
     distances = _distances(rows @ rows.T)
     of_a_step, of_a_node = (_largest(scaled.transpose(axes)) for axes in ((1, 0, 2), (2, 0, 1)))
-    # How many of the splits differ at least as much as the measured one.
+    # The share of the splits that differ at least as much as the measured one.
     p = min(float(np.mean(found >= found[0] * (1 - 1e-9))) for found in (distances, of_a_step, of_a_node))
     p = min(1.0, 3 * p)
     centred = rows - np.repeat([rows[:repeats].mean(axis=0), rows[repeats:].mean(axis=0)], repeats, axis=0)

@@ -60,7 +60,6 @@ class SklearnReadout(GatheredReadout):
     def solve(self) -> Self:
         """Fit the estimator; the states are forgotten then."""
         from sklearn.base import is_classifier
-        from sklearn.utils import get_tags
 
         features, targets = np.concatenate(self._rows), np.concatenate(self._targets)
         if not len(features):
@@ -73,10 +72,14 @@ class SklearnReadout(GatheredReadout):
         elif is_classifier(estimator):
             # Classes are numbers of outputs.
             wanted = targets.argmax(axis=1)
-        elif not get_tags(estimator).target_tags.multi_output:
+        else:
             from sklearn.multioutput import MultiOutputRegressor
 
-            estimator = MultiOutputRegressor(estimator)
+            # Since scikit-learn 1.6; the others are fitted with older ones, too.
+            from sklearn.utils import get_tags
+
+            if not get_tags(estimator).target_tags.multi_output:
+                estimator = MultiOutputRegressor(estimator)
         try:
             self._fitted = estimator.fit(features, wanted)
         except ValueError as error:

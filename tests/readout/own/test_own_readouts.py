@@ -92,3 +92,13 @@ def test_classes_that_are_missing_are_never_chosen(name: str, classes: int) -> N
     labels = (STATES[..., 0] > 0).astype(int) + (classes - 2)
     readout = estimator(name, np.eye(classes, dtype=np.float32)[labels])
     assert (readout.predict(STATES).argmax(axis=2) == labels).mean() > 0.8
+
+
+def test_one_output_and_classes_are_learned_with_scikit_learn_1_5(monkeypatch: pytest.MonkeyPatch) -> None:
+    import sklearn.utils
+
+    monkeypatch.delattr(sklearn.utils, "get_tags")
+    one = TARGETS[..., :1]
+    assert estimator("sklearn.linear_model:Ridge", one).predict(STATES).shape == one.shape
+    classes = np.eye(2, dtype=np.float32)[(STATES[..., 0] > 0).astype(int)]
+    assert estimator("sklearn.neighbors:KNeighborsClassifier", classes).predict(STATES).shape == classes.shape

@@ -10,7 +10,7 @@ def counted(number: int, what: str) -> str:
 
 def duration(seconds: float) -> str:
     """With three digits, in the unit that suits it."""
-    for unit, length in (("days", 86400), ("h", 3600), ("min", 60)):
+    for unit, length in (("d", 86400), ("h", 3600), ("min", 60)):
         if seconds >= length:
             return f"{seconds / length:.3g} {unit}"
     return f"{seconds:.3g} s"

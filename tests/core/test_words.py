@@ -13,8 +13,8 @@ from reservoir_hw.core.words import counted, duration
         (60, "1 min"),
         (90, "1.5 min"),
         (3600, "1 h"),
-        (86400, "1 days"),
-        (4e5, "4.63 days"),
+        (86400, "1 d"),
+        (4e5, "4.63 d"),
     ],
 )
 def test_a_duration_has_three_digits_in_the_unit_that_suits_it(seconds: float, text: str) -> None:

@@ -546,7 +546,7 @@ MANY = pytest.mark.slow
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize(
     ("machine", "examples"),
-    [(Wire, 20), (StruckWire, 40), pytest.param(Wire, 100, marks=MANY), pytest.param(StruckWire, 300, marks=MANY)],
+    [(Wire, 20), (StruckWire, 40), pytest.param(Wire, 60, marks=MANY), pytest.param(StruckWire, 120, marks=MANY)],
 )
 def test_right_states_or_an_error(
     way: str, machine: type[Wire], examples: int, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
@@ -554,7 +554,7 @@ def test_right_states_or_an_error(
     caplog.set_level("CRITICAL", "reservoir_hw")
     if way == "shared memory":
         monkeypatch.setattr("reservoir_hw.drivers.zeromq.unix_sockets.INLINE_BYTES", 0)
-    if way != "ipc" and examples < 100:
+    if way != "ipc" and examples < 60:
         examples //= 3
     outcomes: Counter[str] = Counter()
     with contextlib.ExitStack() as held:
@@ -565,7 +565,6 @@ def test_right_states_or_an_error(
                 max_examples=examples,
                 stateful_step_count=20,
                 deadline=None,
-                derandomize=examples < 100,
                 print_blob=True,
                 suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much, HealthCheck.data_too_large],
             ),

@@ -30,7 +30,7 @@ def curve(folder: Path, planted: FilmConfig, draws: int, gates: list[float] = GA
         config["vary"] = {"knobs.gate_v": gates}
         result = Experiment(
             {
-                "task": {"kind": "narma", "order": 3, "train_steps": 120, "test_steps": 80},
+                "task": {"kind": "narma", "order": 3, "train_steps": 60, "test_steps": 40},
                 "reservoir": config,
                 "readout": {"kind": "ridge", "alpha": 1e-6, "washout": 10},
                 "training": {"test_warmup_steps": 10},

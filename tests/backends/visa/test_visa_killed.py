@@ -29,12 +29,12 @@ with open_reservoir(json.loads(sys.argv[1])) as reservoir:
 
 
 @pytest.mark.slow
-def test_killed_50_times_at_random_moments(capsys: pytest.CaptureFixture[str]) -> None:
+def test_killed_20_times_at_random_moments(capsys: pytest.CaptureFixture[str]) -> None:
     random = np.random.default_rng(0)
     playing = 0
     with emulated_lab() as lab:
         resources = [resource_of(lab.config[name]["address"]) for name in ("generator", "digitizer")]
-        for kill in range(50):
+        for kill in range(20):
             command = [sys.executable, "-c", OWNER, json.dumps({**lab.config, "settle_s": 0.0})]
             with subprocess.Popen(command, stdout=subprocess.PIPE) as owner:
                 assert owner.stdout is not None
@@ -52,5 +52,5 @@ def test_killed_50_times_at_random_moments(capsys: pytest.CaptureFixture[str]) -
             playing += bool(lab.events("on")) and events[-1:] == ["off"]
             lab.bench.log.events.clear()
     with capsys.disabled():
-        print(f"\n50 kills, {playing} of them with the output on; 50 times it was off before the lock was free")  # noqa: T201
-    assert playing > 25
+        print(f"\n20 kills, {playing} of them with the output on; 20 times it was off before the lock was free")  # noqa: T201
+    assert playing > 10

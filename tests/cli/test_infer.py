@@ -610,15 +610,15 @@ def test_where_there_is_no_torch(folder: Path, tmp_path: Path, record_property: 
     (wheel,) = tmp_path.glob("*.whl")
     venv.create(tmp_path / "edge", with_pip=True)
     python = tmp_path / "edge/bin/python"
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     constraints = ["-c", str(ROOT / "constraints.txt")]
     installed = subprocess.run(
         [str(python), "-m", "pip", "install", "--quiet", *constraints, f"{wheel}[edge,zmq]"],
-        capture_output=True, text=True, check=False,
+        env=environment, capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert installed.returncode == 0, installed.stderr
     address = free_address()
     (tmp_path / "bench.yaml").write_text(f"kind: zmq\naddress: {address}\n")
-    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     with EdgeRunner(folder / "laerc.rhw", folder / "laerc.yaml") as runner:
         wanted = "".join(runner.generate("ab", 60, seed=1))
     with serving(folder / "laerc.yaml", address):

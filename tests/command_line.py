@@ -43,6 +43,8 @@ def _fresh(folder: Path) -> Iterator[None]:
     root = logging.getLogger()
     handlers, level = root.handlers[:], root.level
     signals = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
+    # Another test may have left modules with the names of those that lie here.
+    hidden = {name: sys.modules.pop(name) for name in [path.stem for path in folder.iterdir()] if name in sys.modules}
     known = set(sys.modules)
     root.handlers[:] = []
     try:
@@ -56,6 +58,7 @@ def _fresh(folder: Path) -> Iterator[None]:
         for name in set(sys.modules) - known:
             if os.path.dirname(getattr(sys.modules[name], "__file__", None) or "") == str(folder):
                 del sys.modules[name]
+        sys.modules.update(hidden)
 
 
 def call_here(*arguments: object, cwd: Path | None = None, text: str = "") -> subprocess.CompletedProcess[str]:

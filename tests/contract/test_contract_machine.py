@@ -546,4 +546,4 @@ def test_states_are_those_of_one_run_from_rest(name: str, tmp_path: Path) -> Non
 @pytest.mark.parametrize("name", KINDS)
 def test_long_sequences_of_calls(name: str, tmp_path: Path) -> None:
     with KINDS[name](tmp_path) as kind:
-        search(kind, 25, 40)
+        search(kind, 20, 40)

@@ -33,7 +33,7 @@ READOUTS = ("ridge", "ridge", "rls", "lms")
 
 # On CI they are the same every time, elsewhere others.
 MANY = settings(
-    max_examples=40,
+    max_examples=25,
     deadline=None,
     print_blob=True,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much, HealthCheck.data_too_large],
@@ -273,7 +273,7 @@ def workers() -> Iterator[str]:
 @pytest.mark.parametrize(
     "way", [merged, on_two_workers, turned_about, in_other_chunks, from_a_harvest, from_an_interrupted_harvest]
 )
-@settings(MANY, max_examples=16)
+@settings(MANY, max_examples=10)
 @given(random=randoms)
 def test_every_way_to_run_is_the_same(way: Callable[[Ran, Result, str], None], workers: str, random: Random) -> None:
     """What a way of running an experiment finds is what a run finds."""

@@ -56,7 +56,7 @@ def blocks() -> list[Any]:
     given, _, last = os.environ.get("RESERVOIR_HW_SEEDS", "").partition("-")
     if given:
         return [pytest.param(range(int(given), int(last or given) + 1), False)]
-    usual = [range(first, first + FILES) for first in range(0, 22 * FILES, FILES)]
+    usual = [range(first, first + FILES) for first in range(0, 14 * FILES, FILES)]
     return [pytest.param(one, True, marks=[pytest.mark.slow] * (number > 1)) for number, one in enumerate(usual)]
 
 

@@ -83,7 +83,7 @@ def test_figures_are_those_of_the_golden_model(opened: Opened, tmp_path: Path) -
         counts = said("conform", file)["counts"]
         assert (counts["passed"], counts["failed"], counts["inconclusive"]) == (24, 0, 0)
     grammar = ROOT / "examples" / "elman_grammar" / "experiment.yaml"
-    elman = ["run", grammar, "--set", f"run.folder={tmp_path}", "--set", "task.sentences=1000", "--reservoir"]
+    elman = ["run", grammar, "--set", f"run.folder={tmp_path}", "--set", "task.sentences=300", "--reservoir"]
     with opened(WORDS) as file:
         figures = [metrics(said(*elman, reservoir)) for reservoir in (EXAMPLES / "golden.yaml", file)]
         assert figures[0] == figures[1]

@@ -88,7 +88,7 @@ def test_a_client_that_dies_in_the_middle(how: signal.Signals) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP])
 def test_clients_that_die_at_any_moment(how: signal.Signals) -> None:
-    moments = np.random.default_rng(5).uniform(0, 1.5, 50)
+    moments = np.random.default_rng(5).uniform(0, 1.5, 24)
     with ThreadPoolExecutor(3) as three:
         list(three.map(lambda after_s: check(how, float(after_s)), moments))
 

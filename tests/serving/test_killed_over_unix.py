@@ -24,7 +24,7 @@ from reservoir_hw.drivers.zeromq import status_of
 from .nursery import LEASE_S
 from .test_lost_connections import process
 
-FEW_AND_MANY = [pytest.param(5, id="few"), pytest.param(100, id="many", marks=pytest.mark.slow)]
+FEW_AND_MANY = [pytest.param(5, id="few"), pytest.param(40, id="many", marks=pytest.mark.slow)]
 
 
 @pytest.fixture(scope="module")

@@ -546,7 +546,7 @@ MANY = pytest.mark.slow
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize(
     ("machine", "examples"),
-    [(Wire, 20), (StruckWire, 40), pytest.param(Wire, 60, marks=MANY), pytest.param(StruckWire, 120, marks=MANY)],
+    [(Wire, 20), (StruckWire, 40), pytest.param(Wire, 50, marks=MANY), pytest.param(StruckWire, 80, marks=MANY)],
 )
 def test_right_states_or_an_error(
     way: str, machine: type[Wire], examples: int, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
@@ -554,7 +554,7 @@ def test_right_states_or_an_error(
     caplog.set_level("CRITICAL", "reservoir_hw")
     if way == "shared memory":
         monkeypatch.setattr("reservoir_hw.drivers.zeromq.unix_sockets.INLINE_BYTES", 0)
-    if way != "ipc" and examples < 60:
+    if way != "ipc" and examples < 50:
         examples //= 3
     outcomes: Counter[str] = Counter()
     with contextlib.ExitStack() as held:

@@ -210,7 +210,7 @@ def test_killed_again_and_again(tmp_path: Path, expected_of_case: dict[str, Any]
             # Steps, evaluations, checkpoints and files follow the first row within some hundredths of a second.
             cast(IO[str], process.stdout).readline()
             try:
-                process.communicate(timeout=chosen.uniform(0.0, 0.15))
+                process.communicate(timeout=chosen.uniform(0.0, 0.3))
             except subprocess.TimeoutExpired:
                 process.kill()
                 kills += 1

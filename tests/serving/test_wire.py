@@ -437,7 +437,8 @@ class Wire(RuleBasedStateMachine):
                     other.untrusted([bytes(80), b"states"])
                 case "no question":
                     self.bench.strangers.send(other.control, [b"RHWC" + bytes(20)])
-                    assert other.told("status")["status"]["holder"]
+                    if other.told("status")["status"]["holder"] is None:
+                        raise Broken("nobody has the device any more")
                 case _:
                     other.session, other.sent = mine, 1000
                     operation = {"reset": codec.RESET, "run": codec.RUN, "attach": codec.ATTACH}[what]

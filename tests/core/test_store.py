@@ -449,9 +449,9 @@ print(Path("/proc/self/status").read_text().split("VmHWM:")[1].split()[0])
 
 
 @pytest.mark.slow
-def test_a_readout_learns_from_twenty_gigabytes_within_one(tmp_path: Path) -> None:
+def test_a_readout_learns_from_eight_gigabytes_within_one(tmp_path: Path) -> None:
     """Every chunk is a link to the first one, so the states are sparse on the disk and whole for who reads them."""
-    nodes, chunk, chunks = 100, 1 << 16, 763
+    nodes, chunk, chunks = 100, 1 << 16, 306
     store = StateStore.create(tmp_path / "store", {})
     dataset = store.add("train", sequences=1, inputs=1, nodes=nodes, chunk_steps=chunk, steps=chunk * chunks)
     states = block(1, chunk, nodes)
@@ -464,7 +464,7 @@ def test_a_readout_learns_from_twenty_gigabytes_within_one(tmp_path: Path) -> No
             link.parent.mkdir()
             os.link(first, link)
     store.commit(chunks)
-    assert chunk * chunks * nodes * 4 > 20e9
+    assert chunk * chunks * nodes * 4 > 8e9
     # Threads of small matrix products wait for each other on busy cores, up to a hundred times the product itself.
     done = subprocess.run(
         [sys.executable, "-c", LEARN, tmp_path / "store"],

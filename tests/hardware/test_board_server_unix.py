@@ -166,7 +166,7 @@ def test_a_control_path_where_no_socket_can_be(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_clients_and_servers_that_are_killed_at_any_moment(server: tuple[str, int], tmp_path: Path) -> None:
     address, pid = server
-    moments = np.random.default_rng(7).uniform(0.2, 0.8, 40)
+    moments = np.random.default_rng(7).uniform(0.2, 0.8, 20)
     streaming = str(Path(__file__).parents[1] / "serving" / "streaming_client.py")
     for after_s in moments:
         with subprocess.Popen([sys.executable, streaming, address]) as process:

@@ -33,7 +33,7 @@ $(TRITON)/.done: $(BIN)/python Makefile
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade --no-deps --target $(TRITON) triton==3.9.0
 	@touch $@
 
-demo: $(VENV)/.demo  ## Results of Tong et al. 2007, and one experiment on a simulation, a bench and a board (three minutes)
+demo: $(VENV)/.demo  ## Results of Tong et al. 2007, and one experiment on a simulation, a bench and a board (five minutes)
 	$(BIN)/reservoir-hw run examples/elman_grammar/paper.yaml
 	$(BIN)/python examples/virtual_bench/side_by_side.py
 

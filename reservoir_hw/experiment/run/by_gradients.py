@@ -197,6 +197,7 @@ def saved(
     are kept beside the weights.
     """
     from reservoir_hw.readout.training.folder import save_weights
+    from reservoir_hw.readout.training.processes import IN_FLOAT32
 
     files, readout = run.files, run.point.config.readout
     if len(result.validation_losses):
@@ -208,7 +209,11 @@ def saved(
         settings = readout.model_dump(mode="json", serialize_as_any=True)
         save_weights(model, files.path_of(files.weights), readout=settings, **facts)
     training: dict[str, Any] = {"folder": str(files.training.relative_to(files.folder))}
-    training |= {name: getattr(result, name) for name in ("steps", "stopped_early", "best_step", "tokens_per_s")}
+    training |= {
+        name: getattr(result, name) for name in ("steps", "stopped_early", "best_step", "tokens_per_s", "precision")
+    }
+    if result.precision != gradient_of(run.point.config).options.precision:
+        run.warn([IN_FLOAT32])
     record = {
         "readout": {"file": files.weights, **beside, "kind": readout.kind, "trained": trained},
         "training": training,

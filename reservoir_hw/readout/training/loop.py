@@ -46,6 +46,7 @@ class TrainingResult:
     `history` has a row for every `log_steps` steps, those of earlier processes included where there is a folder.
     `best_loss` is the best validation loss, met after `best_step` steps; None without a validation corpus.
     `tokens_per_s` is the mean speed of this process, evaluations and checkpoints left out; 0 if nothing was left to do.
+    `precision` is what was computed in, which is not always what was asked for: a processor may have no bfloat16.
     `weights` and `best` are the files, None without a folder; `best` too without validation, or where it was lost.
     """
 
@@ -55,6 +56,7 @@ class TrainingResult:
     best_step: int | None
     stopped_early: bool
     tokens_per_s: float
+    precision: str
     folder: Path | None = None
     weights: Path | None = None
     best: Path | None = None
@@ -248,6 +250,7 @@ class _Training:
             best_step=state.best_step,
             stopped_early=state.stopped_early,
             tokens_per_s=tokens / self._stepping if tokens else 0.0,
+            precision=self._options.precision,
             folder=None if folder is None else folder.path,
             weights=None if folder is None else folder.weights,
             best=folder.best if folder is not None and state.best_step is not None and folder.best.exists() else None,

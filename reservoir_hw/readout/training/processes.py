@@ -21,6 +21,8 @@ from reservoir_hw.readout.training.options import TrainingOptions
 
 log = logging.getLogger(__name__)
 
+IN_FLOAT32 = "this processor has no instructions for bfloat16: precision bf16-mixed is computed in float32"
+
 
 class TrainingProcesses:
     """`count` processes, of which this one has the number `rank`; each trains on `device`.
@@ -80,9 +82,6 @@ def _fabric(options: TrainingOptions) -> Any:
         accelerator = "cuda" if torch.cuda.is_available() else "cpu"
     elif accelerator == "cuda" and not torch.cuda.is_available():
         raise ConfigurationError("accelerator is cuda, but torch finds no CUDA device; set it to cpu")
-    precision = "32-true" if options.precision == "fp32" else options.precision
-    if precision == "bf16-mixed" and accelerator == "cpu" and not _has_bfloat16():
-        precision = "32-true"
     world = int(os.environ.get("WORLD_SIZE", "1"))
     here = int(os.environ.get("LOCAL_WORLD_SIZE", world))
     fabric = Fabric(
@@ -92,7 +91,7 @@ def _fabric(options: TrainingOptions) -> Any:
         strategy=DDPStrategy(broadcast_buffers=False) if world > 1 else "auto",
         # Where SLURM has several tasks for this job, Lightning would count them as processes of this training.
         plugins=[TorchElasticEnvironment() if world > 1 else LightningEnvironment()],
-        precision=precision,
+        precision="32-true" if options.precision == "fp32" else options.precision,
     )
     begun = torch.distributed.is_available() and torch.distributed.is_initialized()
     fabric.launch()
@@ -102,12 +101,22 @@ def _fabric(options: TrainingOptions) -> Any:
     return fabric
 
 
+def as_computed(options: TrainingOptions) -> TrainingOptions:
+    """The options with the precision that this computer computes in: a processor may have no bfloat16.
+
+    Without such instructions products take 70 times longer, and the LSTM of oneDNN fails: float32 takes its place.
+    """
+    on_gpu = options.accelerator != "cpu" and torch.cuda.is_available()
+    if options.precision == "fp32" or on_gpu or _has_bfloat16():
+        return options
+    return options.model_copy(update={"precision": "fp32"})
+
+
 @functools.cache
 def _has_bfloat16() -> bool:
-    """Whether this processor has instructions for it. Without them products take 70 times longer, and LSTMs fail."""
     has = torch.backends.mkldnn.is_available() and torch.ops.mkldnn._is_mkldnn_bf16_supported()
     if not has:
-        log.warning("this processor has no instructions for bfloat16: precision bf16-mixed is computed in float32")
+        log.warning(IN_FLOAT32)
     return has
 
 

@@ -24,6 +24,7 @@ from reservoir_hw.readout.training.optimizer import (
     Work,
 )
 from reservoir_hw.readout.training.options import TrainingOptions
+from reservoir_hw.readout.training.processes import as_computed
 from reservoir_hw.readout.training.shards import StoredStates, are_shards
 
 
@@ -116,7 +117,7 @@ def train(
         objective=Objective(model, loss or examples.loss(model)),
         examples=examples,
         held_out=held_out,
-        options=options,
+        options=as_computed(options),
         steps=steps,
         identity=identity,
         noise=examples.noise or NoiseOf(reservoirs),

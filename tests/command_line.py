@@ -44,7 +44,9 @@ def _fresh(folder: Path) -> Iterator[None]:
     handlers, level = root.handlers[:], root.level
     signals = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
     # Another test may have left modules with the names of those that lie here.
-    hidden = {name: sys.modules.pop(name) for name in [path.stem for path in folder.iterdir()] if name in sys.modules}
+    hidden = {
+        name: sys.modules.pop(name) for name in [path.stem for path in folder.glob("*.py")] if name in sys.modules
+    }
     known = set(sys.modules)
     root.handlers[:] = []
     try:

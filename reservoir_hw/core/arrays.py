@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 
 from reservoir_hw.core.errors import NotSupported, ShapeError, extra
+from reservoir_hw.core.threads import share_with_torch
 
 if TYPE_CHECKING:
     import torch
@@ -37,6 +38,7 @@ def import_torch(purpose: str, of: str = "sim") -> Any:
     """Torch, or one sentence that says how to get it: by the extra `of` this package."""
     with extra(of, f"{purpose} needs torch"):
         import torch
+    share_with_torch()
     return torch
 
 

@@ -39,6 +39,8 @@ _here = threading.local()
 
 # Processes of this host that share its cores, this one included.
 _processes = 1
+# Threads that torch had by itself, and those that it was given as its share.
+_of_torch, _given_to_torch = 0, 0
 
 
 def wait_shortly() -> None:
@@ -64,28 +66,48 @@ def _keep_team(library: ctypes.CDLL) -> None:
 
 
 def share_cores(processes: int) -> None:
-    """Share the cores of this host with others: `processes` in all, this one included, who say so too.
-
-    torch gets fewer threads if it is loaded. A limit of the user's stays as it is.
-    """
+    """Share the cores of this host with others: `processes` in all, this one included, who say so too."""
     global _processes
     _processes = max(1, processes)
+    share_with_torch()
+
+
+def share_with_torch() -> None:
+    """Give torch its share of the cores, or back what it had: also after `share_cores`, as it may be loaded late.
+
+    A limit of the user's stays as it is.
+    """
+    global _of_torch, _given_to_torch
     torch = sys.modules.get("torch")
-    if torch is not None and _users_limit() is None and torch.get_num_threads() > cores():
-        torch.set_num_threads(cores())
+    # Another thread may be importing it.
+    if not hasattr(torch, "set_num_threads") or _limit("OMP_NUM_THREADS") is not None:
+        return
+    if _processes == 1 and not _given_to_torch:
+        return
+    if torch.get_num_threads() != _given_to_torch:
+        _of_torch = torch.get_num_threads()
+    _given_to_torch = min(_of_torch, _share())
+    torch.set_num_threads(_given_to_torch)
 
 
 def cores() -> int:
     """Threads that a piece of work may take: the cores of this process, or its share; fewer where its user said so."""
-    here = len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
-    limit = _users_limit()
-    return max(1, here // _processes) if limit is None else max(1, min(here, limit))
+    limit = _limit("NUMBA_NUM_THREADS") or _limit("OMP_NUM_THREADS")
+    return _share() if limit is None else min(_cores_here(), limit)
 
 
-def _users_limit() -> int | None:
+def _share() -> int:
+    return max(1, _cores_here() // _processes)
+
+
+def _cores_here() -> int:
+    return len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
+
+
+def _limit(variable: str) -> int | None:
     # A list has a number for each level of nested regions.
-    said = os.environ.get("NUMBA_NUM_THREADS") or os.environ.get("OMP_NUM_THREADS", "").partition(",")[0]
-    return int(said) if said.strip().isdigit() else None
+    said = os.environ.get(variable, "").partition(",")[0].strip()
+    return max(1, int(said)) if said.isdigit() else None
 
 
 class AdaptiveThreads:

@@ -100,18 +100,25 @@ def test_limits_of_the_user_hold(environment: dict[str, str], expected: str) -> 
 
 
 SHARED = """
-import os, torch
-from reservoir_hw.core import threads
+import os, sys
+from reservoir_hw.core import arrays, threads
+threads.share_cores(os.cpu_count())
+assert "torch" not in sys.modules
+torch = arrays.import_torch("a test")
+assert torch.get_num_threads() == 1
+threads.share_cores(1)
+assert torch.get_num_threads() == os.cpu_count()
 torch.set_num_threads(4)
 threads.share_cores(os.cpu_count())
-assert (threads.cores(), torch.get_num_threads()) == (1, 1)
+assert torch.get_num_threads() == 1
 """
 
 
 @pytest.mark.slow
-def test_processes_of_a_host_share_its_cores() -> None:
+@pytest.mark.parametrize("environment", [{}, {"NUMBA_NUM_THREADS": "1"}])
+def test_processes_of_a_host_share_its_cores(environment: dict[str, str]) -> None:
     pytest.importorskip("torch")
-    in_process(SHARED)
+    in_process(SHARED, **environment)
 
 
 BLAS = """

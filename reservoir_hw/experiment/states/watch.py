@@ -253,7 +253,7 @@ def about_counters(counters: Counters, spec: ReservoirSpec) -> list[str]:
             "of the device: scale the inputs, or let out_of_range: error refuse them"
         )
     named = ((getattr(counters, name), what) for name, what in _OF_COUNTERS.items())
-    over = f" of {counters.steps:,} steps of {spec.nodes} nodes"
+    over = f" in {counters.steps:,} steps of {spec.nodes} nodes"
     return [*found, *(f"{count:,} {what.format(over=over)}" for count, what in named if count)]
 
 

@@ -109,15 +109,18 @@ def as_computed(options: TrainingOptions) -> TrainingOptions:
     on_gpu = options.accelerator != "cpu" and torch.cuda.is_available()
     if options.precision == "fp32" or on_gpu or _has_bfloat16():
         return options
+    _say_in_float32()
     return options.model_copy(update={"precision": "fp32"})
 
 
-@functools.cache
 def _has_bfloat16() -> bool:
-    has = torch.backends.mkldnn.is_available() and torch.ops.mkldnn._is_mkldnn_bf16_supported()
-    if not has:
-        log.warning(IN_FLOAT32)
-    return has
+    return torch.backends.mkldnn.is_available() and torch.ops.mkldnn._is_mkldnn_bf16_supported()
+
+
+# Once, however many trainings a run has.
+@functools.cache
+def _say_in_float32() -> None:
+    log.warning(IN_FLOAT32)
 
 
 def _end_group() -> None:

@@ -48,7 +48,7 @@ STEPS, TEST_STEPS, CHUNK = 3000, 1000, 100
 
 EXPERIMENT = f"""\
 task: {{kind: narma, train_steps: {STEPS}, test_steps: {TEST_STEPS}}}
-reservoir: {{kind: esn, nodes: 40, nonidealities: {{loop: {{noise: NOISE}}, readout: {{noise: NOISE}}}}}}
+reservoir: {{kind: esn, nodes: 40, nonidealities: {{loop: {{noise: 0.01}}, readout: {{noise: 0.01}}}}}}
 readout: {{kind: ridge, washout: 100}}
 training: {{priming_passes: 1}}
 run: {{chunk_steps: {CHUNK}, states: states, folder: runs}}
@@ -89,9 +89,9 @@ def start(folder: Path, *, limit: int | None = None) -> subprocess.Popen[str]:
     )
 
 
-def prepared(folder: Path, noise: float, steps: int = STEPS) -> Path:
+def prepared(folder: Path, steps: int = STEPS) -> Path:
     folder.mkdir()
-    text = EXPERIMENT.replace("NOISE", str(noise)).replace(f"train_steps: {STEPS}", f"train_steps: {steps}")
+    text = EXPERIMENT.replace(f"train_steps: {STEPS}", f"train_steps: {steps}")
     (folder / "experiment.yaml").write_text(text.replace(f"test_steps: {TEST_STEPS}", f"test_steps: {steps // 3}"))
     return folder
 
@@ -125,16 +125,16 @@ def kill_and_resume(folder: Path, kills: int, seed: int) -> int:
 
 @pytest.mark.slow
 def test_a_harvest_that_is_killed_twenty_times_ends_with_the_same_bytes(tmp_path: Path) -> None:
-    whole = undisturbed(prepared(tmp_path / "whole", 0.01))
-    folder = prepared(tmp_path / "killed", 0.01)
+    whole = undisturbed(prepared(tmp_path / "whole"))
+    folder = prepared(tmp_path / "killed")
     assert kill_and_resume(folder, kills=20, seed=2) >= 10
     assert states_of(next((folder / "states").iterdir())) == whole
 
 
 @pytest.mark.slow
 def test_a_full_disk_keeps_what_was_harvested(tmp_path: Path) -> None:
-    whole = undisturbed(prepared(tmp_path / "whole", 0.01, 600))
-    folder = prepared(tmp_path / "full", 0.01, 600)
+    whole = undisturbed(prepared(tmp_path / "whole", 600))
+    folder = prepared(tmp_path / "full", 600)
     # No file may grow beyond this: the chunks of states do.
     process = start(folder, limit=10_000)
     _, errors = process.communicate()
@@ -719,8 +719,8 @@ Experiment.from_file("experiment.yaml").harvest()
 @pytest.mark.parametrize("files", [9, *(pytest.param(n, marks=pytest.mark.slow) for n in (1, 4, 20, 22))])
 def test_a_store_appears_whole_or_not_at_all(tmp_path: Path, files: int) -> None:
     """A process that dies at its n-th file, while it makes a store, leaves nothing that the next one stumbles over."""
-    whole = undisturbed(prepared(tmp_path / "whole", 0.01, 600))
-    folder = prepared(tmp_path / "cut", 0.01, 600)
+    whole = undisturbed(prepared(tmp_path / "whole", 600))
+    folder = prepared(tmp_path / "cut", 600)
     died = subprocess.run([sys.executable, "-c", DYING, str(files)], cwd=folder, check=False)
     assert died.returncode == 9
     assert undisturbed(folder) == whole

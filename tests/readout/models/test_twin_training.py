@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from reservoir_hw import open_reservoir
 from reservoir_hw.readout.models.reservoir_layer import ReservoirLayer
 
-SEEDS, NODES, STEPS, WASHOUT = range(5), 80, 400, 6
+SEEDS, NODES, STEPS, WASHOUT = range(5), 80, 800, 6
 # 97.5 % quantile of Student's t with four degrees of freedom.
 T_QUANTILE = 2.776
 

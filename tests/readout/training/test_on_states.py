@@ -30,6 +30,7 @@ from reservoir_hw.readout.training import (
     HarvestedShards,
     Shard,
     TrainingOptions,
+    processes,
     train,
 )
 from reservoir_hw.readout.training.examples import Rows
@@ -353,6 +354,21 @@ def test_states_of_another_map_or_recurrence_are_refused(reservoir: Esn, tmp_pat
         lock.release()
 
 
+def test_without_bfloat16_it_is_computed_in_float32(
+    reservoir: Esn, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """And who goes on with it on another processor is told."""
+    monkeypatch.setattr(processes, "_has_bfloat16", lambda: False)
+    processes._say_in_float32.cache_clear()
+    result = train(Deep(reservoir), TRAIN, VALID, options=options(precision="bf16-mixed"), folder=tmp_path)
+    assert result.precision == "fp32"
+    assert caplog.text.count(processes.IN_FLOAT32) == 1
+    assert result.best_loss == train(Deep(reservoir), TRAIN, VALID, options=options()).best_loss
+    monkeypatch.setattr(processes, "_has_bfloat16", lambda: True)
+    train(Deep(reservoir), TRAIN, VALID, options=options(precision="bf16-mixed"), folder=tmp_path)
+    assert "was written with precision = fp32; going on with bf16-mixed" in caplog.text
+
+
 @pytest.mark.slow
 def test_states_in_double_precision_under_autocast(reservoir: Esn) -> None:
     """Autocast leaves float64 alone, and no weight in single precision can be multiplied with it."""
@@ -364,5 +380,4 @@ def test_states_in_double_precision_under_autocast(reservoir: Esn) -> None:
     expected = train(exact, TRAIN, VALID, options=options())
     assert result.best_loss is not None
     assert result.best_loss == pytest.approx(expected.best_loss, abs=0.05)
-    in_software = not torch.ops.mkldnn._is_mkldnn_bf16_supported()
-    assert (result.best_loss == expected.best_loss) == in_software
+    assert (result.best_loss == expected.best_loss) == (result.precision == "fp32")

@@ -49,7 +49,7 @@ check: $(VENV)/.dev  ## ruff, import-linter, tests of the core and the contract:
 test: $(VENV)/.dev  ## Tests that take less than a second each
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 -m 'not slow'
 
-test-slow: $(VENV)/.dev $(WITNESSES)/.done $(TRITON)/.done  ## The longer tests, three quarters of an hour on two cores
+test-slow: $(VENV)/.dev $(WITNESSES)/.done $(TRITON)/.done  ## The longer tests, an hour on two cores
 	OMP_NUM_THREADS=1 RESERVOIR_HW_WITNESSES=$(CURDIR)/$(WITNESSES)/bin/python RESERVOIR_HW_TRITON=$(CURDIR)/$(TRITON) \
 		$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder -m slow
 

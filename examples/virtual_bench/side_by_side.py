@@ -51,7 +51,7 @@ def draw(results: dict[str, Result], reservoirs: dict[str, Path | None], path: P
             states = reservoir.run(drive)[0, SHOWN]
         steps = range(*SHOWN.indices(SHOWN.stop))
         nodes.imshow(states.T, aspect="auto", cmap="viridis", extent=(SHOWN.start, SHOWN.stop, states.shape[1], 0))
-        nodes.set(title=title, ylabel="state of each node")
+        nodes.set(title=title, ylabel="node")
         answers.plot(steps, result.targets()[0, SHOWN, 0], color="black", linewidth=1, label="wanted")
         answers.plot(steps, result.outputs()[0, SHOWN, 0], color="tab:orange", linewidth=1.5, label="answered")
         error = result.rows[0].evaluation.metrics["nrmse"]

@@ -78,7 +78,7 @@ def share_with_torch() -> None:
     A limit of the user's stays as it is.
     """
     global _of_torch, _given_to_torch
-    torch = sys.modules.get("torch")
+    torch: Any = sys.modules.get("torch")
     # Another thread may be importing it.
     if not hasattr(torch, "set_num_threads") or _limit("OMP_NUM_THREADS") is not None:
         return

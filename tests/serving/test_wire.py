@@ -566,7 +566,7 @@ def test_right_states_or_an_error(
                 max_examples=examples,
                 stateful_step_count=20,
                 deadline=None,
-                derandomize=examples < 50 or settings.default.derandomize,
+                derandomize=examples < 50 or settings().derandomize,
                 print_blob=True,
                 suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much, HealthCheck.data_too_large],
             ),

@@ -72,7 +72,8 @@ def test_what_is_planted_is_counted(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_private_files_and_names_are_used_in_their_own_folder_only() -> None:
-    """The rule of docs/architecture.md. Two attributes of a torch module have no public name."""
+    """The rule of docs/architecture.md. Three names of torch have no public form."""
+    of_torch = ("module._forward_hooks or module._forward_pre_hooks", "torch.ops.mkldnn._is_mkldnn_bf16_supported()")
     command = [sys.executable, str(TOOL), "--root", str(TOOL.parents[1] / "reservoir_hw"), "--private"]
     found = subprocess.run(command, check=True, capture_output=True, text=True).stdout.splitlines()
-    assert [line for line in found if "module._forward_hooks or module._forward_pre_hooks" not in line] == []
+    assert [line for line in found if not any(name in line for name in of_torch)] == []

@@ -16,6 +16,7 @@ from reservoir_hw.core import arrays
 from reservoir_hw.core.configuration import Document, validate
 from reservoir_hw.core.errors import ConfigurationError
 from reservoir_hw.core.files import read_tensors, write_tensors
+from reservoir_hw.core.threads import blas_threads
 from reservoir_hw.readout.linear._ridge_solver import Array
 from reservoir_hw.readout.linear.configuration import LinearConfig
 from reservoir_hw.readout.linear.training_chunks import (
@@ -188,7 +189,8 @@ class LeastSquaresReadout(ABC):
         Arrays may be torch tensors on any device; targets and inputs go where the states are.
         `solve` finishes learning. It may be called at any time, and learning can go on afterwards.
         """
-        self._learn(Chunk(states, targets, inputs, new_sequence))
+        with blas_threads(0):
+            self._learn(Chunk(states, targets, inputs, new_sequence))
         return self
 
     def fit(
@@ -205,15 +207,18 @@ class LeastSquaresReadout(ABC):
         given = chunks(states, targets, inputs)
         self.reset()
         for chunk in given:
-            self._learn(chunk)
-        return self._finish()
+            with blas_threads(0):
+                self._learn(chunk)
+        with blas_threads(0):
+            return self._finish()
 
     def solve(self) -> Self:
         """Finish learning: the weights are those of everything learned so far.
 
         Raises ConfigurationError if there are no rows to learn from.
         """
-        return self._finish()
+        with blas_threads(0):
+            return self._finish()
 
     # ---- using
 

@@ -124,8 +124,7 @@ class Control:
             raise Refusal(Code.SHUTTING_DOWN, "the server is shutting down")
         where = f"{self.terms['device']} at {self.status()['address']}"
         user = client.partition(ON)[0] if self.allowed is None else self.allowed.name_of(received.user_id())
-        reserved = reserved_for_another(self.watchdog.reservoir.resources, user)
-        if reserved is not None:
+        if reserved := reserved_for_another(self.watchdog.reservoir.resources, user):
             raise Refusal(Code.BUSY, f"{where}: {printable(reserved)}, and this client is {printable(user[:200])}")
         if self.watchdog.problem is not None:
             raise Refusal(Code.DEVICE_FAULT, f"{where}: {self.watchdog.problem}")

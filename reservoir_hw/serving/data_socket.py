@@ -100,11 +100,8 @@ class DataSocket:
             self._left(gone.peer)
             return None
         # What waits already came while the device was busy. Nobody knows when, but after nothing was waiting.
-        arrived = time.monotonic()
-        if message.waited:
-            arrived = self._empty
-        else:
-            self._empty = arrived
+        if not message.waited:
+            self._empty = time.monotonic()
         self.expire()
         peer = message.peer
         try:
@@ -113,12 +110,12 @@ class DataSocket:
             traffic.damaged += 1
             self.refuse(peer, Header(0, 0, 0), Refusal(Code.MALFORMED, str(error)))
             return None
-        heard = self.lease.heard(header.session, arrived)
         attaches = header.operation == Operation.ATTACH and header.session != self.seat.attached
-        if not heard or not (attaches or (header.session == self.seat.attached and peer == self.seat.peer)):
+        seated = header.session == self.seat.attached and peer == self.seat.peer
+        if not self.lease.heard(header.session, self._empty) or not (attaches or seated):
             traffic.foreign += 1
             ended = Refusal(Code.NO_SESSION, "this session does not hold the device (any more); open it again")
-            if self._behind is not None and header.session == self.seat.attached and peer == self.seat.peer:
+            if self._behind is not None and seated:
                 self._behind.append((header, ended))
             else:
                 self.refuse(peer, header, ended)

@@ -49,7 +49,7 @@ class Lease:
     def __init__(self, lease_s: float) -> None:
         self.lease_s = lease_s
         self.traffic = Traffic()
-        self._guard = threading.Lock()
+        self._guard = threading.RLock()
         self.number = 0
         """The session that holds the device, 0 if none does."""
         self.work: Work | None = None
@@ -81,7 +81,7 @@ class Lease:
     def holder(self) -> str:
         """Who has it and since when, for people."""
         with self._guard:
-            return self._described()
+            return f"{self._holder} since {time.strftime('%H:%M:%S', time.localtime(self._since))}"
 
     def heard(self, session: int, at: float | None = None) -> bool:
         """Something of `session` arrived, now or at an earlier time (monotonic); whether it holds the device."""
@@ -103,8 +103,8 @@ class Lease:
         with self._guard:
             if not self.expired():
                 return None
-            holder = self._described()
-            self.number, self._holder, self._nonce = 0, "", b""
+            holder = self.holder()
+            self.end()
             self.traffic.expired_leases += 1
             return holder
 
@@ -141,21 +141,16 @@ class Lease:
         if not self.heard(session):
             return {"valid": False, "received": 0, "finished": 0, "busy": None}
         work = self.work
-        busy = None
-        if work is not None:
-            busy = {
-                "request": work.header.request,
-                "operation": name_of(work.header.operation),
-                "seconds": time.monotonic() - work.started,
-            }
+        busy = work and {
+            "request": work.header.request,
+            "operation": name_of(work.header.operation),
+            "seconds": time.monotonic() - work.started,
+        }
         return {"valid": True, "received": self._received, "finished": self._finished, "busy": busy}
 
     def as_dict(self) -> dict[str, Any]:
         """For the status."""
         return {"holder": self.holder() if self.number else None, "traffic": asdict(self.traffic)}
-
-    def _described(self) -> str:
-        return f"{self._holder} since {time.strftime('%H:%M:%S', time.localtime(self._since))}"
 
 
 # ---- A log that hostile or broken messages cannot fill.

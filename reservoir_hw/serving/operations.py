@@ -259,15 +259,13 @@ class Operations:
             raise Refusal(Code.CONFIGURATION, f"readout weights are int8, int16 or float32, not {weights.dtype}")
         if not np.isfinite(weights).all():
             raise Refusal(Code.CONFIGURATION, "readout weights must be finite numbers")
-        scale, bias = arrays.get("scale"), arrays.get("bias")
-        for name, array in (("scale", scale), ("bias", bias)):
+        for name in ("scale", "bias"):
+            array = arrays.get(name)
             if array is None or array.shape != weights.shape[:1] or not np.isfinite(array).all():
                 raise Refusal(Code.CONFIGURATION, f"a readout needs {name} ({weights.shape[0]},), finite numbers")
-        assert scale is not None
-        assert bias is not None
         with np.errstate(over="ignore"):
-            values = np.ascontiguousarray((weights.astype(np.float32) * scale.astype(np.float32)[:, None]).T)
-            bias = bias.astype(np.float32)
+            scale, bias = (arrays[name].astype(np.float32) for name in ("scale", "bias"))
+            values = np.ascontiguousarray((weights.astype(np.float32) * scale[:, None]).T)
         if not (np.isfinite(values).all() and np.isfinite(bias).all()):
             raise Refusal(Code.CONFIGURATION, "the weights or the bias of the readout do not fit into float32")
         self._seat.readout = values, bias
@@ -278,8 +276,7 @@ class Operations:
         reservoir, chunked = self._reservoir, is_chunked(self._reservoir)
         streams = chunked and reservoir.spec.continuity == "free_running"
         if streams or (header.flags & Flag.MORE and not chunked):
-            pieces = _Pieces(self, header, u, len(payload))
-            (pieces.stream if streams else pieces.collect)()
+            _Pieces(self, header, u, len(payload), collects=not streams).drive()
             return
         started = time.time_ns()
         states = reservoir.run(u, out=self._memory_for(header))
@@ -361,28 +358,24 @@ def _read(unpack: Callable[[memoryview], T], payload: memoryview) -> T:
 class _Pieces:
     """A run that comes in several messages: each is taken up as it comes, and all are answered in their order.
 
-    The message `first` with the inputs `u`, of `size` bytes, was taken up.
+    The message `first` with the inputs `u`, of `size` bytes, was taken up. A device that must have the whole run
+    (`collects`) is driven when all of it is here. One with its own clock is given each piece as soon as all of it is
+    here, and no later than it is due.
     """
 
-    def __init__(self, operations: Operations, first: Header, u: np.ndarray, size: int) -> None:
+    def __init__(self, operations: Operations, first: Header, u: np.ndarray, size: int, *, collects: bool) -> None:
         self._operations, self._first, self._u, self._size = operations, first, u, size
         self._data, self._lease, self._seat = operations._data, operations._lease, operations._seat
         self._reservoir = operations._reservoir
         self._taken = [first]
         """Messages that were taken up and not answered."""
         self._began, self._began_ns = time.monotonic(), time.time_ns()
-        self._collects = False
+        self._collects = collects
 
-    def stream(self) -> None:
-        """A device with its own clock is given each piece as soon as all of it is here, and no later than it is due."""
-        with self._data.in_order():
-            self._deliver(self._reservoir.stream(self._as_they_come()))
-
-    def collect(self) -> None:
-        """A device that must have the whole run is driven when all of it is here."""
-        self._collects = True
-        with self._data.in_order(slots=False):
-            self._deliver(self._at_once())
+    def drive(self) -> None:
+        """Drive the device with all of it, and answer."""
+        with self._data.in_order(slots=not self._collects):
+            self._deliver(self._at_once() if self._collects else self._reservoir.stream(self._as_they_come()))
 
     def _as_they_come(self) -> Iterator[np.ndarray]:
         first, period_s = self._first, self._reservoir.spec.step_period_s
@@ -435,21 +428,16 @@ class _Pieces:
         # What the device is busy with is all of it.
         self._lease.begin(last._replace(steps=ends[-1]))
         self._began_ns = time.time_ns()
-        done = 0
         try:
             states = np.asarray(self._reservoir.run(whole))
         except DeviceError as fault:
             if fault.states is not None:
                 good = np.asarray(fault.states)[:, : fault.steps_done]
-                for end in ends:
-                    if end <= good.shape[1]:
-                        yield good[:, done:end]
-                        done = end
-                fault.states, fault.steps_done = good[:, done:], good.shape[1] - done
+                *parts, rest = np.split(good, [end for end in ends if end <= good.shape[1]], axis=1)
+                yield from parts
+                fault.states, fault.steps_done = rest, rest.shape[1]
             raise
-        for end in ends:
-            yield states[:, done:end]
-            done = end
+        yield from np.split(states, ends[:-1], axis=1)
 
     def _deliver(self, answers: Iterator[Any]) -> None:
         taken, period_s = self._taken, self._reservoir.spec.step_period_s or 0

@@ -127,8 +127,7 @@ class Server:
                 raise
             finally:
                 self._release()
-        problem = self.problem
-        if problem is not None:
+        if problem := self.problem:
             raise DeviceFault(problem)
 
     @property
@@ -246,8 +245,7 @@ class Server:
         try:
             spec = self._reservoir.open().spec
             self._watchdog.opening_s = time.monotonic() - began
-            identity = spec.identity
-            self._device = printable(f"{identity.vendor} {identity.model} {identity.serial}".strip())
+            self._device = printable(spec.identity.name)
             inputs, states = self._wanted_encodings
             self._encodings = inputs or encoding_of(spec.dtype), states or encoding_of(spec.dtype)
             self._declare()

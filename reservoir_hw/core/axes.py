@@ -91,10 +91,7 @@ class Dimension(Config):
         low, high = self.range
         if self.step is not None:
             return low + self.step * int(random.integers(round((high - low) / self.step) + 1))
-        if self.log:
-            value = math.exp(random.uniform(math.log(low), math.log(high)))
-        else:
-            value = random.uniform(low, high)
+        value = math.exp(random.uniform(math.log(low), math.log(high))) if self.log else random.uniform(low, high)
         return round(value) if self.whole else value
 
 
@@ -114,8 +111,7 @@ def expand(section: dict[str, Any]) -> None:
         axes = section.get(name)
         if isinstance(axes, dict):
             section[name] = {key: values for key, values in axes.items() if values is not None}
-    if isinstance(section.get("search"), dict):
-        search = section["search"]
+    if isinstance(search := section.get("search"), dict):
         search.update({key: {"choices": values} for key, values in search.items() if isinstance(values, list)})
 
 

@@ -99,7 +99,15 @@ def chosen_mask(
         if kept is None or (channels.count == spec.inputs and not scaled):
             return meeting(channels, spec, clips=clips, seed=seed)
         if not clips and spec.input_range is not None:
-            _check_kept(kept.build(spec.inputs, channels.count), channels, spec)
+            built = kept.build(spec.inputs, channels.count)
+            try:
+                check_within(built, channels, spec.input_range)
+            except ConfigurationError:
+                raise ConfigurationError(
+                    "behind the mask that the readout was trained with, inputs leave the range of "
+                    f"{spec.identity.name}, {spec.input_range}: train a readout there "
+                    "(reservoir-hw run ... --reservoir)"
+                ) from None
         return kept
     mask = asked if asked.seed is not None or asked.file is not None else asked.model_copy(update={"seed": seed})
     if not clips and spec.input_range is not None:
@@ -133,17 +141,6 @@ def box_within(mask: Mask, limits: tuple[float, float]) -> tuple[float, float] |
     if half[best] <= 0:
         return None
     return float(middles[best, 0] - half[best]), float(middles[best, 0] + half[best])
-
-
-def _check_kept(mask: Mask, channels: Channels, spec: ReservoirSpec) -> None:
-    """Raise `ConfigurationError` where the mask of a training does not suit another device."""
-    try:
-        check_within(mask, channels, spec.input_range or (-math.inf, math.inf))
-    except ConfigurationError:
-        raise ConfigurationError(
-            f"behind the mask that the readout was trained with, inputs leave the range of {spec.identity.name}, "
-            f"{spec.input_range}: train a readout there (reservoir-hw run ... --reservoir)"
-        ) from None
 
 
 def check_within(mask: Mask, channels: Channels, limits: tuple[float, float]) -> None:
@@ -302,8 +299,8 @@ class Inputs:
         if self._limits is None or u.shape[1] == 0:
             return u
         low, high = self._limits
-        smallest, largest = arrays.limits_of(u)
-        if low <= smallest and largest <= high:
+        values = u.detach() if arrays.is_tensor(u) else u
+        if low <= float(values.min()) and float(values.max()) <= high:
             return u
         outside = arrays.as_numpy((u < low) | (u > high))
         if self._out_of_range == "clip":

@@ -90,8 +90,7 @@ class Document:
     @classmethod
     def _from_file(cls, path: Path, seen: tuple[Path, ...]) -> Self:
         if path.resolve() in seen:
-            chain = " -> ".join(str(p) for p in (*seen, path.resolve()))
-            raise ConfigurationError(f"{path}: extends itself: {chain}")
+            raise ConfigurationError(f"{path}: extends itself: {' -> '.join(map(str, (*seen, path.resolve())))}")
         document = cls(*_read_yaml(path))
         if any(isinstance(one, str) and one.startswith("given:") for one in (document.data.get("task") or {}).values()):
             from reservoir_hw.core.given import look_beside
@@ -233,8 +232,7 @@ class Document:
         return Path(path).parent if path and line.isdecimal() else Path()
 
     def _forget(self, location: Location) -> None:
-        depth = len(location)
-        for place in [p for p in self.origins if p[:depth] == location]:
+        for place in [p for p in self.origins if p[: len(location)] == location]:
             del self.origins[place]
 
 
@@ -309,9 +307,8 @@ def _read_yaml(path: Path) -> tuple[dict[str, Any], dict[Location, str]]:
     if not isinstance(loaded, dict):
         found = "is empty" if loaded is None else f"holds {type(_plain(loaded)).__name__}"
         raise ConfigurationError(f"{path}:1: {found}; a configuration is a mapping of `key: value` lines")
-    origins: dict[Location, str] = {(): f"{path}:1"}
-    origins.update({place: f"{path}:{line}" for place, line in _lines(loaded, (), path)})
-    return _plain(loaded), origins
+    lines = {place: f"{path}:{line}" for place, line in _lines(loaded, (), path)}
+    return _plain(loaded), {(): f"{path}:1", **lines}
 
 
 # Of YAML itself, and "!", which says that a value is a text.
@@ -436,9 +433,8 @@ def _explain_one(problem: Any, model: type[BaseModel], document: Document) -> tu
     message = message[:1].lower() + message[1:]
     if not location:
         return prefix or "configuration: ", message
-    if isinstance(problem["input"], str | int | float | bool | None):
-        return f"{prefix}{name} = {problem['input']!r}: ", message
-    return f"{prefix}{name}: ", message
+    said = f" = {problem['input']!r}" if isinstance(problem["input"], str | int | float | bool | None) else ""
+    return f"{prefix}{name}{said}: ", message
 
 
 def _in_document(location: Sequence[Key], data: Any) -> Location:
@@ -460,11 +456,8 @@ def _in_document(location: Sequence[Key], data: Any) -> Location:
 def _known_keys(model: type[BaseModel], location: Sequence[Key]) -> list[str]:
     """Field names of the model that stands at `location` below `model`."""
     here: list[type[BaseModel]] = [model]
-    for key in location:
-        if isinstance(key, int):
-            continue
-        below = [m for candidate in here for m in _models(candidate, key)]
-        here = below or here
+    for key in [key for key in location if isinstance(key, str)]:
+        here = [m for candidate in here for m in _models(candidate, key)] or here
     return sorted({name for candidate in here for name in candidate.model_fields})
 
 

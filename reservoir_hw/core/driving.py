@@ -57,22 +57,18 @@ class Device(Protocol):
     @property
     def spec(self) -> ReservoirSpec:
         """What it declares to its callers."""
-        ...
 
     @property
     def device_spec(self) -> ReservoirSpec:
         """What the device itself declares, behind the mask."""
-        ...
 
     @property
     def name(self) -> str:
         """For messages."""
-        ...
 
     @property
     def streams(self) -> bool:
         """Whether the backend has a `_stream`."""
-        ...
 
     def refuse_stopped(self) -> None:
         """Raise `DeviceFault` after an emergency stop."""
@@ -322,11 +318,9 @@ class Driving:
         """What the device returned for (batch, time), refused if it cannot be true."""
         device, spec = self._device, self._device.spec
         states = states if arrays.is_tensor(states) else arrays.as_numpy(states)
-        expected = (*driven, spec.nodes)
-        if tuple(getattr(states, "shape", ())) != expected:
-            raise DeviceFault(
-                f"{device.name} returned states {tuple(getattr(states, 'shape', ()))} instead of {expected}"
-            )
+        shape, expected = tuple(getattr(states, "shape", ())), (*driven, spec.nodes)
+        if shape != expected:
+            raise DeviceFault(f"{device.name} returned states {shape} instead of {expected}")
         if not arrays.is_tensor(states) and states.dtype != spec.numpy_dtype:
             if states.dtype.kind not in "fiub":
                 raise DeviceFault(f"{device.name} returned {states.dtype} states; they must be real numbers")
@@ -499,8 +493,7 @@ class Driving:
         device, inputs = self._device, self._device.device_spec.inputs
         if "contract.steps" not in state:
             raise ConfigurationError("restore needs a state that came from snapshot(): 'contract.steps' is missing")
-        own = _as_rows(device.spec.identity.fingerprint, batch)
-        if not np.array_equal(state.get("contract.device", ()), own):
+        if not np.array_equal(state.get("contract.device", ()), _as_rows(device.spec.identity.fingerprint, batch)):
             raise ConfigurationError(
                 f"restore: the snapshot was taken on another device than this {device.name}, or with other weights"
             )

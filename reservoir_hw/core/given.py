@@ -46,8 +46,7 @@ class Given:
         path = _file(folder, self.name)
         if not path.exists():
             arrays = {f"series_{number}": one for number, one in enumerate(self.series)}
-            arrays |= {"names": np.array(self.names, dtype=str), "single": np.array(self.single)}
-            np.savez(path, allow_pickle=False, **arrays)
+            np.savez(path, allow_pickle=False, **arrays, names=np.array(self.names, dtype=str), single=self.single)
 
 
 def give(value: Any, what: str) -> Given:

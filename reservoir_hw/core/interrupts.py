@@ -215,6 +215,5 @@ def stop_by(number: int, message: str) -> BaseException:
 
 def stop_if_asked(error: BaseException) -> None:
     """Stop if a signal asked for it in the step that failed with this error: for those who would go on after it."""
-    number = getattr(error, _ASKED, 0)
-    if number:
+    if number := getattr(error, _ASKED, 0):
         raise stop_by(number, "stopped, as was asked in the step that failed") from error

@@ -99,8 +99,7 @@ def reservation_of(resource: str) -> Reservation | None:
 def reserved_for_another(resources: Iterable[str], user: str) -> str | None:
     """For people: which of `resources` is reserved by somebody who is not `user`, and how; None if none is."""
     for resource in resources:
-        reservation = reservation_of(resource)
-        if reservation is not None and reservation.user != user:
+        if (reservation := reservation_of(resource)) and reservation.user != user:
             return f"{resource!r} is {reservation}"
     return None
 
@@ -183,8 +182,7 @@ def _one_at_a_time() -> FileLock:
 
 
 def _refuse_if_anothers(resources: Iterable[str]) -> None:
-    taken = reserved_for_another(resources, user_name())
-    if taken is not None:
+    if taken := reserved_for_another(resources, user_name()):
         raise DeviceBusy(f"{taken}; ask them to release it, or wait until then")
 
 
@@ -288,9 +286,14 @@ def _locked(resource: str) -> FileLock:
             raise DeviceBusy(
                 f"{resource!r} is in use by {_owner_of(resource)}; close it there, or wait until it ends"
             ) from None
-        if _is_guarded(resource):
+        try:
+            with guard_lock(resource).acquire(timeout=0):
+                pass
+        except Timeout:
             lock.release()
-            raise DeviceBusy(f"{resource!r}: its owner has died, and its guard is bringing it to its safe state; wait")
+            raise DeviceBusy(
+                f"{resource!r}: its owner has died, and its guard is bringing it to its safe state; wait"
+            ) from None
     owner = {
         "pid": os.getpid(),
         "user": user_name(),
@@ -331,11 +334,3 @@ def owned(resource: str, taken: str, advice: str = "") -> Iterator[None]:
 def guard_lock(resource: str) -> FileLock:
     """What a guard holds while it watches over the owner of `resource`; the device is free when both locks are."""
     return FileLock(lock_file(resource, ".guard"), mode=0o666)
-
-
-def _is_guarded(resource: str) -> bool:
-    try:
-        with guard_lock(resource).acquire(timeout=0):
-            return False
-    except Timeout:
-        return True

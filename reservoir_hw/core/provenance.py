@@ -99,8 +99,7 @@ def first_change(before: Any, now: Any, place: tuple[str | int, ...] = ()) -> Di
             return Difference((*place, key), _Absent("nothing there"), now[key])
         if key not in now:
             return Difference((*place, key), before[key], _Absent("not there"))
-        found = first_change(before[key], now[key], (*place, key))
-        if found is not None:
+        if found := first_change(before[key], now[key], (*place, key)):
             return found
     return None
 

@@ -359,8 +359,7 @@ class Reservoir(ABC):
         spec = self.device_spec
         for name, value in values.items():
             if name not in spec.knobs:
-                known = ", ".join(spec.knobs) or "none"
-                raise NotSupported(f"{self.name} has no knob {name!r}; it has: {known}")
+                raise NotSupported(f"{self.name} has no knob {name!r}; it has: {', '.join(spec.knobs) or 'none'}")
             if isinstance(value, bool) or not isinstance(value, int | float | np.number):
                 raise InputRangeError(f"knob {name}: {value!r} is no number")
             if problem := spec.knobs[name].problem_of(float(value)):
@@ -388,7 +387,7 @@ class Reservoir(ABC):
 
     def reset(self, batch: int = 1) -> None:
         """Bring the device to its rest state, for `batch` sequences side by side."""
-        self._check_open()
+        self.spec  # noqa: B018 - raises NotOpen
         if isinstance(batch, bool) or not isinstance(batch, int | np.integer) or batch < 1:
             raise ShapeError(f"reset needs a whole number of sequences, at least 1, not {batch!r}")
         self._refuse_unknown()
@@ -445,7 +444,6 @@ class Reservoir(ABC):
 
         The state rules are checked at once, the chunks as they are taken.
         """
-        self._check_open()
         return self._driving.stream(chunks, self.run)
 
     def snapshot(self) -> dict[str, np.ndarray]:
@@ -692,9 +690,6 @@ class Reservoir(ABC):
 
     def _has(self, hook: str) -> bool:
         return getattr(type(self), hook) is not getattr(Reservoir, hook)
-
-    def _check_open(self) -> None:
-        self.spec  # noqa: B018 - raises NotOpen
 
     def _accept_spec(self, spec: ReservoirSpec) -> None:
         """Take what the device declares, if the backend has the hooks for it."""

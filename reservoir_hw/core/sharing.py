@@ -49,8 +49,7 @@ class Share:
         """
         reservoir, replay = self.reservoir, 0
         given = u
-        known = _HOLDERS.get(reservoir)
-        holder = None if known is None else known()
+        holder = _HOLDERS.get(reservoir, lambda: None)()
         if holder is not self and holder is not None:
             holder._keep()
         if self.steps == 0:

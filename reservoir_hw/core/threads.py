@@ -133,8 +133,7 @@ class AdaptiveThreads:
         """Call `advance(begin, end, threads)` until all steps are done."""
         done = 0
         while done < steps:
-            now = time.perf_counter()
-            shared = threads > 1 and self._probes >= self._PROBES and now >= self._resume
+            shared = threads > 1 and self._probes >= self._PROBES and time.perf_counter() >= self._resume
             end = steps if threads == 1 else min(steps, done + self._slice)
             with numba_threads(threads if shared else 1):
                 begin = time.perf_counter()

@@ -114,8 +114,7 @@ def dense_esn_weights(
 
 
 def _scaled(W: Matrix, target: float) -> Matrix:
-    target = number_in("spectral_radius", target, 0.0, np.inf)
-    return W * scale_to(target, radius_of(W, by_graph=False))
+    return W * scale_to(number_in("spectral_radius", target, 0.0, np.inf), radius_of(W, by_graph=False))
 
 
 def _sparse_columns(sparse: Any, nodes: int, columns: int, each: int, exact: bool, seed: int, name: str) -> Matrix:

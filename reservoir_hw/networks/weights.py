@@ -137,8 +137,7 @@ class EsnWeights(StoredWeights):
         scale = 1.0
         if spectral_radius is not None:
             W = _recurrent_matrix(W)
-            target = number_in("spectral_radius", spectral_radius, 0.0, np.inf)
-            scale = scale_to(target, spectral_radius_of(W))
+            scale = scale_to(number_in("spectral_radius", spectral_radius, 0.0, np.inf), spectral_radius_of(W))
         return cls(W, np.asarray(W_in), np.asarray(bias), np.asarray(leak), scale)
 
     @property

@@ -32,8 +32,7 @@ class Coordinate:
 
 def step_coordinate(spec: Mapping[str, Any], start: int, stop: int) -> Coordinate:
     """Steps `start` to `stop`: seconds since the first step if the device declares its period, else their numbers."""
-    period = spec.get("step_period_s")
-    if period:
+    if period := spec.get("step_period_s"):
         return Coordinate(np.arange(start, stop) * float(period), "s", "time since the first step of the sequence")
     return Coordinate(np.arange(start, stop), "1", "step of the sequence")
 
@@ -316,11 +315,10 @@ class Dataset:
         Raises `ConfigurationError` if a file is damaged, or lost.
         """
         inputs = self._read(self.inputs, rows, start, stop)
-        if self._lost(inputs, rows, start) is not None:
+        if self._lost(inputs, rows, start):
             # They may have been written just now. Inputs come before states, so those of these states are there.
             inputs = self._read(self.inputs, rows, start, stop)
-            lost = self._lost(inputs, rows, start)
-            if lost is not None:
+            if lost := self._lost(inputs, rows, start):
                 raise ConfigurationError(
                     f"{self._home.path}: inputs of {self.name}, steps {lost.start} to {lost.stop - 1} of sequence "
                     f"{lost.rows.start}: they were written, and are not there any more: a file was lost"

@@ -160,10 +160,9 @@ class StateStore:
     def _groups(self) -> list[str]:
         """Names of what is in the store, that of a data set without its zarr.json too."""
         if self._local is not None:
-            folders = [entry.name for entry in os.scandir(self._local) if entry.is_dir()]
             # Those that are being made get their names when they are whole.
-            named = [name for name in folders if not name.endswith(".partial")]
-            return [name for name in named if {"zarr.json", "states"} & set(os.listdir(self._local / name))]
+            made = [one for one in os.scandir(self._local) if one.is_dir() and not one.name.endswith(UNFINISHED)]
+            return [one.name for one in made if {"zarr.json", "states"} & set(os.listdir(one))]
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", message="Object at .* is not recognized")
             return list(self._root.group_keys())

@@ -104,12 +104,10 @@ class Source:
         Raises `ConfigurationError` with near matches.
         """
         known = list(self.arrays)
-        if name is None and TABLE in known:
-            name = TABLE
         if name is None:
-            if len(known) != 1:
+            if TABLE not in known and len(known) != 1:
                 raise ConfigurationError(f"{self.path} holds several arrays, say which with `array:`: {_shapes(self)}")
-            name = known[0]
+            name = TABLE if TABLE in known else known[0]
         if name not in self.arrays:
             close = get_close_matches(name, known, n=1)
             hint = f"did you mean {close[0]!r}? " if close else ""
@@ -123,8 +121,7 @@ class Source:
         `column` is a name, or a number, in the only array or in `array`; in a file of several arrays it may name one
         with a single axis. Raises `ConfigurationError` that begins with `what` for a column that is not there.
         """
-        cells, _, _ = self._cells(column, what, array)
-        return texts_of(cells)
+        return texts_of(self._cells(column, what, array)[0])
 
     def times(self, column: str | int, what: str, array: str | None = None) -> np.ndarray:
         """A column, named as for `texts`, as times: (rows,) in float64.
@@ -132,8 +129,7 @@ class Source:
         Numbers are as they are. Time stamps of ISO 8601 are seconds, without a time zone as if in UTC. Raises
         `ConfigurationError` for cells that are neither, or missing, with file, line and column.
         """
-        cells, place, decimal = self._cells(column, what, array)
-        return times_of(cells, place, decimal)
+        return times_of(*self._cells(column, what, array))
 
     def _cells(self, column: str | int, what: str, array: str | None) -> tuple[Any, Place, str]:
         if array is None and len(self.arrays) > 1 and isinstance(column, str):

@@ -81,8 +81,7 @@ class TextTable(Table):
         """As in `Table`."""
         if not columns or not self._lines:
             return dict.fromkeys(columns, np.empty(0))
-        plain = self._plain(columns)
-        if plain is not None:
+        if (plain := self._plain(columns)) is not None:
             return dict(zip(columns, plain.T, strict=True))
         found = [(column, array("d")) for column in columns]
         for index, (_, cells, _) in enumerate(self._text.cut(self._delimiter)):

@@ -6,7 +6,6 @@ configuration is text in any case, and tells one version of a function from anot
 
 from __future__ import annotations
 
-import difflib
 import functools
 import hashlib
 import inspect
@@ -20,6 +19,7 @@ from typing import Annotated, Any
 from pydantic import AfterValidator
 
 from reservoir_hw.core.errors import ConfigurationError
+from reservoir_hw.core.words import did_you_mean
 
 
 def look_in_current_folder() -> None:
@@ -92,9 +92,7 @@ def import_function(target: str, key: str, what: str = "function") -> Callable[.
     except AttributeError as error:
         if digest:
             raise _no_longer_given(target, key, what, "this process does not have it") from error
-        close = difflib.get_close_matches(name, dir(found), 1)
-        hint = f"; did you mean {close[0]!r}?" if close else ""
-        raise ConfigurationError(f"{key}: {module} has no {what} {name!r}{hint}") from error
+        raise ConfigurationError(f"{key}: {module} has no {what} {name!r}{did_you_mean(name, dir(found))}") from error
     if not callable(found):
         raise ConfigurationError(f"{key}: {target!r} is not a {what}")
     if digest and digest != _digest(found):

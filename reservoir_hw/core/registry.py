@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import sys
 from dataclasses import dataclass
-from difflib import get_close_matches
 from functools import cache
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any, TypeVar, get_args
@@ -15,6 +14,7 @@ from pydantic_core import InitErrorDetails, PydanticCustomError
 
 from reservoir_hw.core.configuration import Config
 from reservoir_hw.core.errors import ConfigurationError
+from reservoir_hw.core.words import did_you_mean
 
 # Third parties add to these by the entry point groups `reservoir_hw.backends`, `.readouts`, and so on.
 BUILT_IN: dict[str, dict[str, str]] = {
@@ -171,11 +171,9 @@ def find(group: str, kind: str) -> Plugin:
     """The plug-in for `kind`, or a `ConfigurationError` that lists what there is."""
     plugins = available(group)
     if kind not in plugins:
-        close = get_close_matches(kind, plugins, n=1)
-        hint = f"; did you mean {close[0]!r}?" if close else ""
         raise ConfigurationError(
-            f"unknown kind {kind!r}{hint} (known {group}: {', '.join(sorted(plugins))}; one that a "
-            "Python program has given is known to that program alone)"
+            f"unknown kind {kind!r}{did_you_mean(kind, plugins)} (known {group}: {', '.join(sorted(plugins))}; one "
+            "that a Python program has given is known to that program alone)"
         )
     return plugins[kind]
 
@@ -224,8 +222,7 @@ def _readable(problem: Any, model: type[Config]) -> InitErrorDetails:
     elif problem["type"] == "extra_forbidden":
         hint = ""
         if len(problem["loc"]) == 1:
-            close = get_close_matches(str(problem["loc"][0]), model.model_fields, n=1)
-            hint = f"; did you mean {close[0]!r}?" if close else ""
-            hint += f" (known: {', '.join(sorted(model.model_fields))})"
+            known = model.model_fields
+            hint = f"{did_you_mean(str(problem['loc'][0]), known)} (known: {', '.join(sorted(known))})"
         kind = PydanticCustomError("unknown_key", "unknown key{hint}", {"hint": hint})
     return InitErrorDetails(type=kind, loc=problem["loc"], input=problem["input"])

@@ -2,6 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from difflib import get_close_matches
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """ "; did you mean 'nodes'?" for "node", or nothing where no known name is near."""
+    close = get_close_matches(name, known, n=1)
+    return f"; did you mean {close[0]!r}?" if close else ""
+
 
 def counted(number: int, what: str) -> str:
     """ "1 input", "2 inputs", "1,000 inputs"."""

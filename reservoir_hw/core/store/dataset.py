@@ -52,11 +52,12 @@ def row_coordinates(spec: Mapping[str, Any], *, sequences: int, inputs: int, nod
     }
 
 
-def create_coordinates(group: Any, coordinates: Mapping[str, Coordinate]) -> None:
-    """Write those of axes that do not grow."""
-    for axis, coordinate in coordinates.items():
+def create_coordinates(group: Any, spec: Mapping[str, Any], steps: int, **sizes: int) -> None:
+    """Write those of all axes; the time axis, `steps` long, may grow. `sizes` are those of `row_coordinates`."""
+    for axis, coordinate in row_coordinates(spec, **sizes).items():
         size = len(coordinate.values)
         _axis(group, axis, coordinate, size, size)[:] = coordinate.values
+    create_steps(group, spec, steps)
 
 
 def create_steps(group: Any, spec: Mapping[str, Any], stop: int, *, overwrite: bool = False) -> Any:
@@ -190,9 +191,8 @@ class Home:
         return self.root.attrs.get("spec", {})
 
     def remove(self, name: str) -> bool:
-        """Remove a file of the store, if that is a folder and the file there; whether it was."""
+        """Remove a file of the store, within `writing`, if that is a folder and the file there; whether it was."""
         if self.folder is not None and (self.folder / name).exists():
-            self.refuse_if_reading()
             (self.folder / name).unlink()
             settle_folder((self.folder / name).parent)
             return True

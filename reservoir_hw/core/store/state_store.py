@@ -28,13 +28,11 @@ from reservoir_hw.core.store.dataset import (
     Home,
     codecs,
     create_coordinates,
-    create_steps,
     create_timing,
     harmed,
     not_a_store,
     origin,
     readable,
-    row_coordinates,
 )
 
 FORMAT = "reservoir_hw.states"
@@ -222,8 +220,7 @@ class StateStore:
                         dimension_names=("sequence", "step", axis),
                         attributes={"units": spec.get(unit, "1")},
                     )
-                create_coordinates(made, row_coordinates(spec, sequences=sequences, inputs=inputs, nodes=nodes))
-                create_steps(made, spec, steps)
+                create_coordinates(made, spec, steps, sequences=sequences, inputs=inputs, nodes=nodes)
                 create_timing(made, -(-sequences // group), -(-steps // chunk_steps))
                 if self._local is None:
                     return Dataset(made, self._home)

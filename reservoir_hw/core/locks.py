@@ -160,8 +160,7 @@ def read_end(text: str) -> datetime:
 
 def shown(moment: datetime) -> str:
     """For people, in the time zone of this host."""
-    local = moment.astimezone()
-    return f"{local:%Y-%m-%d %H:%M} {local:%Z}"
+    return f"{moment.astimezone():%Y-%m-%d %H:%M %Z}"
 
 
 def _since_boot() -> tuple[str, float]:

@@ -73,11 +73,9 @@ def _reason(text: str) -> str:
 
 
 def _action(action: Any) -> Any:
-    if isinstance(action, str):
-        known = re.match(FUNCTION, action) is not None
-    else:
-        known = isinstance(action, list | tuple) and bool(action) and all(isinstance(text, str) for text in action)
-    if not known:
+    is_function = isinstance(action, str) and re.match(FUNCTION, action)
+    is_command = isinstance(action, list | tuple) and action and all(isinstance(text, str) for text in action)
+    if not is_function and not is_command:
         raise ValueError("it must be module:function, or a command as a list of texts")
     return tuple(action) if isinstance(action, list) else action
 

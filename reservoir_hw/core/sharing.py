@@ -47,8 +47,7 @@ class Share:
         `out`, if given, may be filled and returned; look at what is returned.
         Raises `StateLost` where the device holds the state no more, and the reservoir's own errors.
         """
-        reservoir, replay = self.reservoir, 0
-        given = u
+        reservoir, given = self.reservoir, u
         holder = _HOLDERS.get(reservoir, lambda: None)()
         if holder is not self and holder is not None:
             holder._keep()
@@ -56,13 +55,13 @@ class Share:
             reservoir.reset(self.batch)
         elif holder is not self:
             given = self._put_back(u)
-            replay = given.shape[1] - u.shape[1]
         elif not reservoir.state_lost and (reservoir.at_rest or reservoir.counters.steps != self._counted):
             raise StateLost(
                 f"{reservoir.spec.identity.name} was reset or driven by somebody else after step {self.steps - 1} of "
                 "these sequences, which cannot go on: begin them again"
             )
         _HOLDERS[reservoir] = ref(self)
+        replay = given.shape[1] - u.shape[1]
         states: Any = reservoir.run(given, None if replay else out)
         self.steps += u.shape[1]
         self._counted = reservoir.counters.steps

@@ -53,9 +53,7 @@ class _Topology(Config):
 
         `given` holds what was asked for by name, other options too; None is the same as not given.
         """
-        for option in _OPTIONS:
-            if given.get(option) is None or option in self.uses:
-                continue
+        for option in [option for option in _OPTIONS if given.get(option) is not None and option not in self.uses]:
             if option == "spectral_radius":
                 raise ConfigurationError(
                     f"spectral_radius cannot scale topology: {self.kind}, whose spectral radius is 0 at any weight; "

@@ -265,6 +265,5 @@ class Watchdog:
             return float("inf")
         turns = -(-header.batch // (spec.max_batch or max(1, header.batch)))
         # A request may open the device, or bring it to rest for each turn.
-        run_s = self.reservoir.seconds_for(header.steps, spec.step_period_s)
-        once = run_s + spec.reset_time_s + self.opening_s
+        once = self.reservoir.seconds_for(header.steps, spec.step_period_s) + spec.reset_time_s + self.opening_s
         return _PATIENCE * max(1, turns) * once + self.lease.lease_s

@@ -108,8 +108,7 @@ def combinations(vary: Grid | Rows, at: Location) -> Iterator[Values]:
 def expand(section: dict[str, Any]) -> None:
     """Short forms of `vary` and `search`: an axis that is null is none, `[a, b]` is `{choices: [a, b]}`."""
     for name in ("vary", "search"):
-        axes = section.get(name)
-        if isinstance(axes, dict):
+        if isinstance(axes := section.get(name), dict):
             section[name] = {key: values for key, values in axes.items() if values is not None}
     if isinstance(search := section.get("search"), dict):
         search.update({key: {"choices": values} for key, values in search.items() if isinstance(values, list)})

@@ -317,14 +317,12 @@ class Inputs:
         """Raise `ShapeError` unless `out` can take the states of inputs of this shape."""
         if out is None:
             return
-        expected = (*shape[:2], self._spec.nodes)
+        found, expected = tuple(getattr(out, "shape", ())), (*shape[:2], self._spec.nodes)
         # numpy makes the name of a dtype at every use. That takes longer than the rest of a call.
         known = type(out) is np.ndarray and out.dtype == self._dtype
         dtype = self._spec.dtype if known else str(getattr(out, "dtype", None)).removeprefix("torch.")
-        if tuple(getattr(out, "shape", ())) != expected or dtype != self._spec.dtype:
-            raise ShapeError(
-                f"out must be {expected} of {self._spec.dtype}, not {tuple(getattr(out, 'shape', ()))} of {dtype}"
-            )
+        if found != expected or dtype != self._spec.dtype:
+            raise ShapeError(f"out must be {expected} of {self._spec.dtype}, not {found} of {dtype}")
         given: Any = out
         if given.requires_grad if arrays.is_tensor(out) else not given.flags.writeable:
             raise ShapeError("out cannot be written to: it is read-only, or a tensor that requires a gradient")

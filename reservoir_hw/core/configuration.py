@@ -202,10 +202,9 @@ class Document:
         for name, text in sorted((os.environ if environment is None else environment).items()):
             if name.startswith(ENVIRONMENT_PREFIX):
                 keys = name.removeprefix(ENVIRONMENT_PREFIX).lower().split("__")
-                if tuple(keys[: len(prefix)]) != prefix:
-                    continue
-                origin = f"environment variable {name}"
-                self.set(".".join(keys[len(prefix) :]), parse_scalar(text, origin), origin)
+                if tuple(keys[: len(prefix)]) == prefix:
+                    origin = f"environment variable {name}"
+                    self.set(".".join(keys[len(prefix) :]), parse_scalar(text, origin), origin)
 
     def at(self, location: Location) -> Any:
         """The value at `location`, which is there."""
@@ -442,10 +441,7 @@ def _in_document(location: Sequence[Key], data: Any) -> Location:
     kept: list[Key] = []
     here: Any = data
     for position, key in enumerate(location):
-        present = (isinstance(here, dict) and key in here) or (
-            isinstance(here, list) and isinstance(key, int) and key < len(here)
-        )
-        if present:
+        if key in (here if isinstance(here, dict) else range(len(here)) if isinstance(here, list) else ()):
             kept.append(key)
             here = _child(here, key)
         elif isinstance(here, dict) and position == len(location) - 1:

@@ -57,18 +57,22 @@ class Device(Protocol):
     @property
     def spec(self) -> ReservoirSpec:
         """What it declares to its callers."""
+        ...
 
     @property
     def device_spec(self) -> ReservoirSpec:
         """What the device itself declares, behind the mask."""
+        ...
 
     @property
     def name(self) -> str:
         """For messages."""
+        ...
 
     @property
     def streams(self) -> bool:
         """Whether the backend has a `_stream`."""
+        ...
 
     def refuse_stopped(self) -> None:
         """Raise `DeviceFault` after an emergency stop."""
@@ -147,8 +151,7 @@ class Driving:
             device._reset(batch)
             if isinstance(device.reset_policy, ResetByIdle):
                 time.sleep(device.reset_policy.settle_s)
-            waveform = device.reset_policy.waveform(device.device_spec)
-            if waveform is not None:
+            if (waveform := device.reset_policy.waveform(device.device_spec)) is not None:
                 if not np.isfinite(waveform).all():
                     raise InputRangeError("the reset waveform is not finite everywhere: correct reset.values")
                 played = self._inputs.to_native(np.repeat(waveform[None], batch, axis=0), "waveform")

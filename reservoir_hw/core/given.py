@@ -60,7 +60,6 @@ def give(value: Any, what: str) -> Given:
     names: tuple[str, ...] = ()
     series: list[np.ndarray] = []
     for part in parts:
-        index = getattr(part, "index", None)
         if columns := columns_of(part):
             names, before = tuple(map(str, columns)), names
             if before not in ((), names):
@@ -68,7 +67,7 @@ def give(value: Any, what: str) -> Given:
                     f"{what}: the tables have different columns, or in another order: {', '.join(before)}, and "
                     f"{', '.join(names)}"
                 )
-        if getattr(index, "is_monotonic_increasing", True) is False:
+        if getattr(getattr(part, "index", None), "is_monotonic_increasing", True) is False:
             raise ConfigurationError(f"{what}: the index of the table goes backwards: sort its rows by time")
         # A copy: what the caller does to the array later is none of ours.
         array = np.array(part.to_numpy() if hasattr(part, "to_numpy") else as_numpy(part))

@@ -378,8 +378,7 @@ class Reservoir(ABC):
         """
         spec = self.device_spec
         known = [*spec.knobs, *spec.monitors]
-        unknown = [name for name in names if name not in known]
-        if unknown:
+        if unknown := [name for name in names if name not in known]:
             raise NotSupported(
                 f"{self.name} has no knob or monitor {unknown[0]!r}; it has: {', '.join(known) or 'none'}"
             )
@@ -698,8 +697,7 @@ class Reservoir(ABC):
             ("programmable", ["_upload"]),
             ("snapshot", [] if spec.continuity == "replayed" else ["_snapshot", "_restore"]),
         ):
-            missing = [hook for hook in hooks if getattr(spec, capability) and not self._has(hook)]
-            if missing:
+            if missing := [hook for hook in hooks if getattr(spec, capability) and not self._has(hook)]:
                 raise ConfigurationError(
                     f"{type(self).__name__} declares {capability} but does not implement {', '.join(missing)}"
                 )

@@ -163,8 +163,7 @@ def with_columns(X: Any, names: Sequence[str], what: str) -> Any:
     there = {str(column): column for column in columns_of(X)}
     if not len(names) or not there:
         return X
-    missing = [name for name in names if name not in there]
-    if missing:
+    if missing := [name for name in names if name not in there]:
         raise ConfigurationError(f"{what} has no column {missing[0]!r}, which the model was trained with")
     wanted = [there[name] for name in names]
     return X[wanted] if hasattr(X, "columns") else X.sel({X.dims[-1]: wanted})

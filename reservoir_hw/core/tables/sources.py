@@ -59,8 +59,7 @@ def _meant(item: str | int, known: Sequence[str], width: int, where: str) -> Seq
         return range(width)[first:last]
     # Brackets stand in many units: only * and ? are wild.
     pattern = re.escape(item).replace(r"\*", ".*").replace(r"\?", ".")
-    found = [number for number, name in enumerate(known) if re.fullmatch(pattern, name, re.DOTALL)]
-    if found:
+    if found := [number for number, name in enumerate(known) if re.fullmatch(pattern, name, re.DOTALL)]:
         return found
     close = get_close_matches(item, known, n=3)
     shown = close or list(known[:8])

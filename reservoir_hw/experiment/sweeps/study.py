@@ -210,7 +210,7 @@ class Study:
         return self._database.get_trial_id_from_study_id_trial_number(study_id, number)
 
     def _trial(self, trial: FrozenTrial, again: set[int]) -> Trial:
-        found = {"problem": _DIED_TWICE} if trial.number in again else trial.user_attrs.get("found", {})
+        found: dict[str, Any] = {"problem": _DIED_TWICE} if trial.number in again else trial.user_attrs.get("found", {})
         return Trial(
             number=trial.number,
             status="failed" if "problem" in found else _STATUS[trial.state],

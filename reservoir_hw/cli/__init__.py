@@ -35,8 +35,7 @@ def _common(
         bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
     ] = False,
     log: Annotated[
-        str,
-        typer.Option("--log", help="Log to standard error: debug (with tracebacks), info, warning, error."),
+        str, typer.Option(help="Log to standard error: debug (with tracebacks), info, warning, error.")
     ] = "warning",
 ) -> None:
     import logging

@@ -15,8 +15,7 @@ def bench(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="Reservoir file, or an experiment file with one.")],
     set_: SetOption = None,
     only: Annotated[
-        list[str] | None,
-        typer.Option("--only", metavar="NAME", help="Run this task alone, e.g. narma10. May be repeated."),
+        list[str] | None, typer.Option(metavar="NAME", help="Run this task alone, e.g. narma10. May be repeated.")
     ] = None,
     quick: Annotated[bool, typer.Option("--quick", help="Short data and one repetition.")] = False,
     budget: Annotated[

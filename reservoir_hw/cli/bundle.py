@@ -158,13 +158,8 @@ def _reservoirs(about: Mapping[str, Any]) -> Table:
 
 
 def _summary(found: Difference) -> str:
-    counts = {
-        "settings": len(found.fields),
-        "reservoirs": len(found.fingerprints),
-        "files": len(found.files),
-        "weights": len(found.weights),
-    }
-    return ", ".join(f"{count} {name}" for name, count in counts.items() if count) or "nothing: they are identical"
+    parts = {"settings": found.fields, "reservoirs": found.fingerprints, "files": found.files, "weights": found.weights}
+    return ", ".join(f"{len(part)} {name}" for name, part in parts.items() if part) or "nothing: they are identical"
 
 
 def _differences(found: Difference) -> list[Table]:
@@ -187,9 +182,8 @@ def _differences(found: Difference) -> list[Table]:
         for one in worst[:_WEIGHTS_SHOWN]
     ]
     if rows:
-        note = f"relative: to max|A|. {found.same_weights} weights are the same"
-        more = len(worst) - len(rows)
-        note += f", {more} more differ less." if more else "."
+        more = f", {len(worst) - len(rows)} more differ less" if len(worst) > len(rows) else ""
+        note = f"relative: to max|A|. {found.same_weights} weights are the same{more}."
         tables.append(Table("Weights", ["", "A", "B", "max|Δ|", "relative"], rows, note))
     return tables
 
@@ -241,8 +235,7 @@ def export(
     ] = "segments",
     row: Annotated[int | None, typer.Option(metavar="N", help="Which model of a grid. (default: the only one)")] = None,
     reservoir: Annotated[
-        Path | None,
-        typer.Option("--reservoir", metavar="FILE", help="Where the device is now, in the place of the run's."),
+        Path | None, typer.Option(metavar="FILE", help="Where the device is now, in the place of the run's.")
     ] = None,
     offline: Annotated[
         bool, typer.Option("--offline", help="Open no device: no comparison on recorded states, no probe response.")

@@ -19,9 +19,7 @@ def compare(
     ] = None,
     task: Annotated[
         Path | None,
-        typer.Option(
-            "--task", metavar="FILE", help="Experiment file with a task and a readout: trained and judged on both."
-        ),
+        typer.Option(metavar="FILE", help="Experiment file with a task and a readout: trained and judged on both."),
     ] = None,
     steps: Annotated[
         int, typer.Option(min=40, help="Steps of each repeat. The long drive of the measures has five times as many.")

@@ -19,7 +19,7 @@ def conform(
     set_: SetOption = None,
     group: Annotated[
         list[str] | None,
-        typer.Option("--group", metavar="NAME", help="Look at this group alone, after repeatability. May be repeated."),
+        typer.Option(metavar="NAME", help="Look at this group alone, after repeatability. May be repeated."),
     ] = None,
     budget: Annotated[
         str | None, typer.Option(metavar="STEPS|TIME", help="Device steps, or their time (10m). (default: 20000)")

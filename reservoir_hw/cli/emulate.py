@@ -18,7 +18,7 @@ from reservoir_hw.core.interrupts import StopOnSignals
 
 if TYPE_CHECKING:
     from reservoir_hw.core.configuration import ConfigT
-    from reservoir_hw.emulators.bench import BenchConfig, Cable
+    from reservoir_hw.emulators.bench import BenchConfig
     from reservoir_hw.emulators.lab import Dialect, Lab
     from reservoir_hw.emulators.physics.devices import FilmConfig, Model
     from reservoir_hw.emulators.smu.lab import FilmLab
@@ -200,9 +200,8 @@ def board(
     plan = _read(BoardFaultPlan, faults)
     settings = {"baud": baud, "link": link, "frame_bytes": frame_bytes, "lease_ms": lease_ms, "log": log}
     with emulated_board(nodes, inputs, text=text, faults=plan, **settings) as line:
-        file = ["kind: serial", f"port: {line.port}", f"baud: {baud}"]
-        if text:
-            file = _text_file(line.port, nodes, inputs, baud)
+        serial = ["kind: serial", f"port: {line.port}", f"baud: {baud}"]
+        file = _text_file(line.port, nodes, inputs, baud) if text else serial
         said = f"Emulated board with {nodes} virtual nodes at {line.port}, {baud} baud"
         _show_until_asked("board", said, {"port": line.port}, file, log, out, json=json)
     struck = ", ".join(f"{kind} {count}" for kind, count in line.faults.struck.items() if count)
@@ -269,7 +268,10 @@ def _reservoir_file(dialect: Dialect, lab: Lab) -> list[str]:
     from reservoir_hw.emulators.physics.devices import behaviour
 
     config = lab.bench.config
-    answer, cable, device = _device_of(config)
+    found = next(((n, c, c.device) for n, c in config.inputs.items() if c.device is not None), None)
+    if found is None:
+        raise ConfigurationError("none of the inputs of this bench has a device: give one of them `device:`")
+    answer, cable, device = found
     monitor = next((n for n, c in config.inputs.items() if c.device is None and c.output == cable.output), None)
     offset_v = WORKING_POINT_V.get(device.kind, 0.0)
     low_v, high_v = (offset_v + GAIN * end for end in INPUT_RANGE)
@@ -310,14 +312,6 @@ def _reservoir_file(dialect: Dialect, lab: Lab) -> list[str]:
     ]
 
 
-def _device_of(config: BenchConfig) -> tuple[int, Cable, Model]:
-    """The input of the digitizer that a device answers to."""
-    for number, cable in config.inputs.items():
-        if cable.device is not None:
-            return number, cable, cable.device
-    raise ConfigurationError("none of the inputs of this bench has a device: give one of them `device:`")
-
-
 def _range(low: float, high: float, dialect: Dialect) -> list[float]:
     """Wider than what was seen, as far as the digitizer has such a range."""
     spare = SPARE * (high - low)
@@ -343,11 +337,8 @@ def _show_until_asked(
     asked: SimpleQueue[None] = SimpleQueue()
     with StopOnSignals(lambda: asked.put(None), lambda: True):
         if json:
-            file = {
-                "log": None if log is None else str(log.resolve()),
-                "reservoir": YAML(typ="safe", pure=True).load(text),
-            }
-            typer.echo(json_module.dumps({**where, **file}))
+            place = None if log is None else str(log.resolve())
+            typer.echo(json_module.dumps({**where, "log": place, "reservoir": YAML(typ="safe", pure=True).load(text)}))
         else:
             typer.echo(said)
             if log is not None:

@@ -31,8 +31,7 @@ if TYPE_CHECKING:
 def infer(
     bundle: Annotated[Path, typer.Argument(metavar="BUNDLE", help="What `reservoir-hw export` wrote.")],
     reservoir: Annotated[
-        list[Path] | None,
-        typer.Option("--reservoir", metavar="FILE", help="Reservoir file; one for each reservoir of the model."),
+        list[Path] | None, typer.Option(metavar="FILE", help="Reservoir file; one for each reservoir of the model.")
     ] = None,
     input_: Annotated[
         str | None,
@@ -128,13 +127,12 @@ def infer(
     lines = Lines(sys.stdin if (input_ or "-") == "-" else None, max_behind)
     if max_behind is not None and (not lines.live or json or output.lower().endswith(".npy")):
         raise ConfigurationError("--max-behind is for lines of a pipe that are answered at once: no file, json or npy")
-    facts: dict[str, Any] = {}
     with own_stdout(json):
         with EdgeRunner(bundle, reservoir, any_device=any_device, repetitions=repetitions, expect=expect) as runner:
             loss = runner.manifest.loss
             if loss is not None and (loss.accepted or loss.judged_on == "nothing"):
                 say(str(loss))
-            facts |= {"model": runner.manifest.model, "precision": runner.manifest.precision}
+            facts: dict[str, Any] = {"model": runner.manifest.model, "precision": runner.manifest.precision}
             facts["casts"] = [asdict(cast) for cast in runner.casts]
             if verify_probe:
                 facts["probe"] = check_probe(runner)

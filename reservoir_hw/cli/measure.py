@@ -32,9 +32,7 @@ def measure(
     max_delay: Annotated[
         int | None,
         typer.Option(
-            "--max-delay",
-            min=0,
-            help="Longest delay. (default: twice the number of nodes, but at most a tenth of the steps)",
+            min=0, help="Longest delay. (default: twice the number of nodes, but at most a tenth of the steps)"
         ),
     ] = None,
     repeats: Annotated[int, typer.Option(min=2, help="How often a device is driven with the same inputs.")] = 10,

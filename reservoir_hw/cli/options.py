@@ -84,26 +84,24 @@ class CommandGroup(TyperGroup):
             if isinstance(error, DeviceError | StateLost):
                 steps = error.steps_done if isinstance(error, DeviceError) else 0
                 done = f" ({steps} steps of this call were done)" if steps else ""
-                _say(f"{'stopped' if isinstance(error, StreamStopped) else 'device'}: {error}{done}", error)
-                raise typer.Exit(DEVICE) from error
-            if isinstance(error, ReservoirError):
-                _say(f"error: {error}", error)
-                raise typer.Exit(CONFIGURATION) from error
-            if isinstance(error, OSError):
+                code, told = DEVICE, f"{'stopped' if isinstance(error, StreamStopped) else 'device'}: {error}{done}"
+            elif isinstance(error, ReservoirError):
+                code, told = CONFIGURATION, f"error: {error}"
+            elif isinstance(error, OSError):
                 # Its own text has the number of the error and quotes, which say less.
                 said, name = error.strerror or str(error), error.filename
                 name = os.fsdecode(name) if isinstance(name, bytes) else name
                 where = "" if name is None or not error.strerror else f"{name}: "
-                _say(f"error: {where}{said}; what was finished before is kept", error)
-                raise typer.Exit(OTHER) from error
-            if isinstance(error, ModuleNotFoundError) and (missing := missing_extra(error)):
-                _say(f"error: {missing}", error)
-                raise typer.Exit(CONFIGURATION) from error
+                code, told = OTHER, f"error: {where}{said}; what was finished before is kept"
+            elif isinstance(error, ModuleNotFoundError) and (missing := missing_extra(error)):
+                code, told = CONFIGURATION, f"error: {missing}"
             # That of torch on a GPU is none of Python's.
-            if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
-                _say(f"error: not enough memory on this machine: {error}; choose smaller sizes", error)
-                raise typer.Exit(OTHER) from error
-            raise
+            elif isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
+                code, told = OTHER, f"error: not enough memory on this machine: {error}; choose smaller sizes"
+            else:
+                raise
+            _say(told, error)
+            raise typer.Exit(code) from error
 
 
 def _notes(error: BaseException) -> list[str]:

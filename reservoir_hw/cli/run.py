@@ -102,8 +102,7 @@ def harvest(
 
     with own_stdout(json):
         experiment = Experiment.from_file(file, reservoir=reservoir, set=set_ or [])
-        cost = experiment.estimate(harvest=True)
-        say(f"{experiment.config.title or experiment.name}: {cost}")
+        say(f"{experiment.config.title or experiment.name}: {experiment.estimate(harvest=True)}")
         with progress_bar() as progress:
             stores = experiment.harvest(progress, accept_change=accept_change)
     found = [{"path": store.path, "segments": store.segments} for store in stores]
@@ -156,8 +155,7 @@ def sweep(
             file, reservoir=reservoir, set=set_ or [], trials=trials, name=name, storage=storage, on_plan=say,
             progress=progress,
         )  # fmt: skip
-    now = "" if result.best is None else f"reservoir-hw run {result.best_file}"
-    print_result(result, json=json, now=now)
+    print_result(result, json=json, now="" if result.best is None else f"reservoir-hw run {result.best_file}")
 
 
 # ---- `reservoir-hw evaluate`.
@@ -166,11 +164,10 @@ def sweep(
 def evaluate(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="Run folder with a trained readout.")],
     reservoir: Annotated[
-        Path | None,
-        typer.Option("--reservoir", metavar="FILE", help="Device to judge it on. (default: that of the run)"),
+        Path | None, typer.Option(metavar="FILE", help="Device to judge it on. (default: that of the run)")
     ] = None,
     refit: Annotated[bool, typer.Option("--refit", help="Train a new readout there, too.")] = False,
-    row: Annotated[int | None, typer.Option("--row", metavar="N", help="Which row of the run.")] = None,
+    row: Annotated[int | None, typer.Option(metavar="N", help="Which row of the run.")] = None,
     json: JsonOption = False,
 ) -> None:
     """Judge a trained readout on another device: same task, same test inputs.
@@ -190,16 +187,15 @@ def evaluate(
 
 def blimp(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="Run folder with a trained language model.")],
-    row: Annotated[int | None, typer.Option("--row", metavar="N", help="Which row of the run.")] = None,
+    row: Annotated[int | None, typer.Option(metavar="N", help="Which row of the run.")] = None,
     baseline: Annotated[
-        int | None, typer.Option("--baseline", metavar="N", help="Which trained baseline of the run, from 0.")
+        int | None, typer.Option(metavar="N", help="Which trained baseline of the run, from 0.")
     ] = None,
     data: Annotated[
-        Path | None,
-        typer.Option("--data", metavar="DIR", help="Folder with BLiMP.zip. (default: blimp in RESERVOIR_HW_DATA)"),
+        Path | None, typer.Option(metavar="DIR", help="Folder with BLiMP.zip. (default: blimp in RESERVOIR_HW_DATA)")
     ] = None,
     most: Annotated[
-        int | None, typer.Option("--most", metavar="N", min=1, help="Pairs of each paradigm. (default: all 1000)")
+        int | None, typer.Option(metavar="N", min=1, help="Pairs of each paradigm. (default: all 1000)")
     ] = None,
     json: JsonOption = False,
 ) -> None:

@@ -105,12 +105,8 @@ def serve(
     set_: SetOption = None,
     lease: Annotated[float, typer.Option(help="Seconds. A client that is silent for longer has lost the device.")] = 10,
     credits: Annotated[int, typer.Option(help="Chunks that a client may have under way at once.")] = 8,
-    max_message: Annotated[
-        str, typer.Option("--max-message", metavar="BYTES", help="Largest message, for instance 64M.")
-    ] = "256M",
-    secret_key: Annotated[
-        Path | None, typer.Option("--secret-key", metavar="FILE", help="The server's own .key_secret file.")
-    ] = None,
+    max_message: Annotated[str, typer.Option(metavar="BYTES", help="Largest message, for instance 64M.")] = "256M",
+    secret_key: Annotated[Path | None, typer.Option(metavar="FILE", help="The server's own .key_secret file.")] = None,
     clients: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Folder with the .key files of the clients that may connect.")
     ] = None,

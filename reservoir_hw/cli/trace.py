@@ -61,8 +61,8 @@ def _print_trace(store: StateStore, *, json: bool) -> None:
 @app.command("export")
 def export(
     trace: TracePath,
-    to: Annotated[Path, typer.Option("--to", metavar="FILE", help="states.nc (NetCDF) or states.csv.")],
-    dataset: Annotated[str | None, typer.Option("--dataset", metavar="NAME", help="This data set alone.")] = None,
+    to: Annotated[Path, typer.Option(metavar="FILE", help="states.nc (NetCDF) or states.csv.")],
+    dataset: Annotated[str | None, typer.Option(metavar="NAME", help="This data set alone.")] = None,
     json: JsonOption = False,
 ) -> None:
     """Write inputs and states into one file for other programs, such as xarray and pandas."""
@@ -88,8 +88,7 @@ def diff(
     ] = None,
     washout: Annotated[int, typer.Option(min=0, help="Leading steps of every sequence that are left out.")] = 0,
     input_tolerance: Annotated[
-        float,
-        typer.Option("--input-tolerance", min=0, help="By how much inputs may differ and still count as the same."),
+        float, typer.Option(min=0, help="By how much inputs may differ and still count as the same.")
     ] = 0.0,
     json: JsonOption = False,
 ) -> None:
@@ -116,10 +115,8 @@ def diff(
             print_tables([found.table()])
     if tolerance is not None and not found.within_tolerance:
         above = int((found.nrmse[np.isfinite(found.largest)] > tolerance).sum())
-        message = f"{above} of {len(found.nodes)} nodes are above the tolerance of {tolerance:g}"
-        if found.not_finite:
-            message += f"; not finite: {found.names_not_finite()}"
-        say(message)
+        more = f"; not finite: {found.names_not_finite()}" if found.not_finite else ""
+        say(f"{above} of {len(found.nodes)} nodes are above the tolerance of {tolerance:g}{more}")
         raise typer.Exit(1)
 
 
@@ -127,7 +124,7 @@ def diff(
 def plot(
     trace: TracePath,
     out: Annotated[Path, typer.Option("-o", "--out", metavar="FILE", help="The picture: .png, .pdf or .svg.")],
-    data_set: Annotated[str | None, typer.Option("--data-set", help="By default the first.")] = None,
+    data_set: Annotated[str | None, typer.Option(help="By default the first.")] = None,
     sequence: Annotated[int, typer.Option(min=0, help="Row of the data set.")] = 0,
     start: Annotated[int, typer.Option(min=0, help="First step that is shown.")] = 0,
     steps: Annotated[int, typer.Option(min=2, help="How many are shown.")] = 300,

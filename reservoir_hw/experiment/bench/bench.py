@@ -26,7 +26,7 @@ from reservoir_hw.experiment.configuration.document import load_document
 from reservoir_hw.experiment.run.experiment import Experiment
 from reservoir_hw.experiment.run.report import complete, kept_to_the_end
 from reservoir_hw.experiment.run.result import write_json
-from reservoir_hw.experiment.states.pace import steps_driven, steps_of_opening
+from reservoir_hw.experiment.states.pace import driven_by, steps_driven
 from reservoir_hw.experiment.states.progress import Progress
 from reservoir_hw.tasks.task import Task
 
@@ -252,7 +252,7 @@ class Bench:
         reservoir = build_reservoir(self.reservoir.for_inputs(channels))
         spec = reservoir.given_spec
         if spec is None:
-            if steps := steps_of_opening(self.reservoir):
+            if steps := driven_by(self.reservoir).opening:
                 self._begin_folder()
                 self._ledger.begin("opened to ask what it declares", self._cost_of(steps))
             with reservoir:

@@ -64,13 +64,12 @@ def check_places(document: Document) -> None:
 
 def varied_keys(document: Document, *, at_all_points: bool = False) -> dict[str, Location]:
     """The full keys of everything that varies, or that every point of the experiment sets, and where each stands."""
-    found: dict[str, Location] = {}
-    for at in (("reservoir", "vary"), ("vary",)):
-        for key, place in places(document, at):
-            axes = document.at(at)
-            if not at_all_points or isinstance(axes, dict) or all(place[-1] in row for row in axes):
-                found[key] = place
-    return found
+
+    def is_wanted(place: Location, axes: Any) -> bool:
+        return not at_all_points or isinstance(axes, dict) or all(place[-1] in row for row in axes)
+
+    both = (("reservoir", "vary"), ("vary",))
+    return {key: place for at in both for key, place in places(document, at) if is_wanted(place, document.at(at))}
 
 
 def places(document: Document, at: Location) -> Iterator[tuple[str, Location]]:

@@ -308,9 +308,8 @@ def reservoir_baselines(point: Point, task: Task) -> list[Point]:
             # Of two with the same name each says what it has of its own.
             reservoir = reservoir.model_copy(update={"label": name})
         here = config.model_copy(update={"reservoir": reservoir, "run": run})
-        values = {key: value for key, value in point.values.items() if key.partition(".")[0] != "reservoir"}
-        if isinstance(config.baselines[number], EncoderOnlyConfig):
-            values = dict(point.values)
+        of_device = isinstance(config.baselines[number], EncoderOnlyConfig)
+        values = {key: v for key, v in point.values.items() if of_device or key.partition(".")[0] != "reservoir"}
         said = {key: point.called[key] for key in values}
         if "reservoir" in said:
             said["reservoir"] = said["reservoir"].replace(config.reservoir.name, reservoir.name)
@@ -410,8 +409,7 @@ def _approached(config: ExperimentConfig, by_way_of: Mapping[str, tuple[float, f
     }
     if not told:
         return config
-    reservoir = config.reservoir.model_copy(update={"knobs": {**knobs, **told}})
-    return config.model_copy(update={"reservoir": reservoir})
+    return config.model_copy(update={"reservoir": config.reservoir.model_copy(update={"knobs": {**knobs, **told}})})
 
 
 def _drawn(points: list[Point]) -> list[Point]:

@@ -78,11 +78,10 @@ def read_blimp(folder: str | Path | None = None, *, most: int | None = None) -> 
 
 def _paradigm(lines: str, published: dict[str, dict[str, float]], most: int | None) -> Paradigm:
     found = [json.loads(line) for line in lines.splitlines()]
-    said = {key: str(found[0][key]) for key in ("UID", "linguistics_term", "field")}
-    about = {key: _MERGED.get(value, value) for key, value in said.items()}
+    said = (str(found[0][key]) for key in ("UID", "linguistics_term", "field"))
+    uid, phenomenon, field = (_MERGED.get(one, one) for one in said)
     pairs = [(one["sentence_good"], one["sentence_bad"]) for one in found[:most]]
-    uid = about["UID"]
-    return Paradigm(uid, about["linguistics_term"], about["field"], pairs, published.get(uid, {}))
+    return Paradigm(uid, phenomenon, field, pairs, published.get(uid, {}))
 
 
 def _published(folder: Path) -> dict[str, dict[str, float]]:

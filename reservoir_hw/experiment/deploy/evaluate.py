@@ -16,7 +16,7 @@ from reservoir_hw.core.errors import ConfigurationError, DeviceError
 from reservoir_hw.core.reservoir import Reservoir
 from reservoir_hw.experiment.deploy.trained import TrainedRow, trained_row
 from reservoir_hw.experiment.run.in_one_pass import opened
-from reservoir_hw.experiment.run.learning import judged, state_readout, trained
+from reservoir_hw.experiment.run.learning import judged, trained
 from reservoir_hw.experiment.run.report import complete
 from reservoir_hw.experiment.run.result import InFolder, new_run_folder, write_array
 from reservoir_hw.experiment.states.drive import driven, forecast
@@ -74,12 +74,8 @@ def _blocks(sequences: int, steps: int) -> list[tuple[Any, Any]]:
     if sequences >= _BLOCKS:
         return [(rows, slice(None)) for rows in np.array_split(np.arange(sequences), _BLOCKS)]
     ends = np.linspace(0, steps, -(-_BLOCKS // sequences) + 1).astype(int)
-    return [
-        (row, slice(first, last))
-        for row in range(sequences)
-        for first, last in itertools.pairwise(ends)
-        if last > first
-    ]
+    times = [slice(first, last) for first, last in itertools.pairwise(ends) if last > first]
+    return list(itertools.product(range(sequences), times))
 
 
 HOME, THERE, REFITTED = "here", "there", "refitted"
@@ -107,9 +103,7 @@ class Evaluated(InFolder):
         """All numbers, ready for JSON."""
         return {
             **super().metrics,
-            "here": self.here,
-            "there": self.there,
-            "scores": self.scores,
+            **{name: getattr(self, name) for name in ("here", "there", "scores")},
             "differences": {
                 name: {metric: asdict(one) for metric, one in found.items()} for name, found in self.differences.items()
             },
@@ -176,7 +170,7 @@ def evaluate(
             "it on other devices"
         )
     task, spec = here.task(), here.reservoirs[0]
-    readout = state_readout(config).load(here.file())
+    readout = config.readout.load(here.file())
     with opened(there.point, task) as device:
         if device.spec.nodes != spec.nodes:
             raise ConfigurationError(
@@ -215,7 +209,7 @@ def evaluate(
         result.scores[name] = task.evaluate(outputs).metrics
         result.outputs[name] = outputs
         (result.folder / "outputs").mkdir(exist_ok=True)
-        write_array(result.folder / "outputs" / f"{name.replace(' ', '_')}.npy", outputs)
+        write_array(result.folder / "outputs" / f"{name}.npy", outputs)
     for name, (a, b) in {f"{THERE} - here": (THERE, HOME), f"{REFITTED} - {THERE}": (REFITTED, THERE)}.items():
         if a in result.outputs and b in result.outputs and not task.closed_loop:
             result.differences[name] = paired_difference(task, result.outputs[a], result.outputs[b])

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
+from reservoir_hw.core.arrays import limits_of
 from reservoir_hw.core.errors import ConfigurationError, NotSupported
 from reservoir_hw.core.files import replace_file
 from reservoir_hw.core.reservoir import Reservoir
@@ -53,16 +54,12 @@ def ranges_of(spec: ReservoirSpec, recorded: Values | None, task: Task | None) -
     if spec.state_range is not None:
         found["state_range"] = spec.state_range
     elif recorded is not None:
-        found["state_range"] = _extent(recorded["states_0"])
+        found["state_range"] = limits_of(recorded["states_0"])
     if spec.input_range is not None:
         found["input_range"] = spec.input_range
     elif task is not None:
-        found["input_range"] = _extent(task.train.inputs)
+        found["input_range"] = limits_of(task.train.inputs)
     return found
-
-
-def _extent(values: np.ndarray) -> tuple[float, float]:
-    return float(values.min()), float(values.max())
 
 
 def used_ranges(readout: Any, ranges: Mapping[str, tuple[float, float]]) -> dict[str, Any]:
@@ -339,11 +336,9 @@ def _judge_text(work: Export, model: TokenModel, task: Tokens | None, quantised:
     work.loss = Loss(judged_on="nothing")
     if task is None:
         return
-    from reservoir_hw.readout.export.segments import plan_of
-
     add = work.say("judging int8 on the test", len(joined(task.tokens_test)))
     options = gradient_of(work.row.point.config).options
-    work.metrics, loss = text_loss(model, plan_of(model), quantised(), task, options, add)
+    work.metrics, loss = text_loss(model, quantised(), task, options, add)
     work.loss = check_loss(loss, work.metrics, None, accept=work.accept_loss)
 
 
@@ -360,8 +355,7 @@ class DeclaredReservoir(Reservoir):
 
     def __init__(self, spec: ReservoirSpec) -> None:
         # What a device can do, but this does not.
-        able = {"snapshot": False, "settable": False, "programmable": False}
-        super().__init__(spec.model_copy(update=able))
+        super().__init__(spec.model_copy(update={"snapshot": False, "settable": False, "programmable": False}))
         if spec.differentiable:
             self.native = "torch"
 

@@ -65,11 +65,7 @@ class Export:
         """For `--json`."""
         found: dict[str, Any] = {
             "path": str(self.path),
-            "label": self.label,
-            "target": self.target,
-            "precision": self.precision,
-            "bytes": self.bytes,
-            "metrics": self.metrics,
+            **{name: getattr(self, name) for name in ("label", "target", "precision", "bytes", "metrics")},
             "loss": None if self.loss is None else self.loss.model_dump(mode="json"),
             "notes": self.notes,
             "command": self.command,
@@ -160,11 +156,9 @@ def check_devices(row: TrainedRow, devices: Sequence[Reservoir]) -> None:
             )
         if here.fingerprint != there.fingerprint:
             raise ConfigurationError(
-                f"reservoir {number} is {here.vendor} {here.model} {here.serial}".rstrip()
-                + f", fingerprint {here.fingerprint[:12]}, and row {row.number} of {row.folder} was trained on "
-                + f"{there.vendor} {there.model} {there.serial}".rstrip()
-                + f", {there.fingerprint[:12]}: open that one (--reservoir), export without a device (--offline), or "
-                "run the experiment on this one"
+                f"reservoir {number} is {here.name}, fingerprint {here.fingerprint[:12]}, and row {row.number} of "
+                f"{row.folder} was trained on {there.name}, {there.fingerprint[:12]}: open that one (--reservoir), "
+                "export without a device (--offline), or run the experiment on this one"
             )
 
 

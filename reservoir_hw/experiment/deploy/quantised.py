@@ -17,7 +17,7 @@ from reservoir_hw.experiment.configuration.experiment import Point
 from reservoir_hw.experiment.deploy.trained import Stored
 from reservoir_hw.experiment.run.learning import predict_into
 from reservoir_hw.experiment.states.drive import OnSteps, driven, forecast
-from reservoir_hw.experiment.states.plan import goes_on, plan
+from reservoir_hw.experiment.states.plan import SplitName, goes_on, plan
 from reservoir_hw.readout.configuration import Readout
 from reservoir_hw.readout.edge.manifest import Loss
 from reservoir_hw.readout.edge.verification import INT8_LIMIT, spread_of
@@ -77,16 +77,11 @@ def series_loss(
     if task.closed_loop:
         outputs = [forecast(reservoir, one, task.test.inputs, task.test.targets.shape[1], on_steps) for one in both]
     else:
-        config = point.config
-        bursts = plan(
-            task,
-            config.training,
-            chunk_steps=config.run.chunk_steps,
-            max_batch=reservoir.spec.max_batch,
-            splits=("train", "test") if goes_on(task, config.training) else ("test",),
-        )
+        training, most, batch = point.config.training, point.config.run.chunk_steps, reservoir.spec.max_batch
+        splits: Sequence[SplitName] = ("train", "test") if goes_on(task, training) else ("test",)
+        bursts = plan(task, training, chunk_steps=most, max_batch=batch, splits=splits)
         outputs = [np.zeros(task.test.targets.shape, np.float32) for _ in both]
-        for chunk, states in driven(reservoir, bursts, on_steps, repetitions=config.training.repetitions):
+        for chunk, states in driven(reservoir, bursts, on_steps, repetitions=training.repetitions):
             if chunk.split == "test":
                 for one, target in zip(both, outputs, strict=True):
                     predict_into(one, chunk, states, target)
@@ -149,12 +144,7 @@ def check_loss(loss: Loss, metrics: Metrics, spread: np.ndarray | None, *, accep
 
 
 def text_loss(
-    model: TokenModel,
-    reference: Plan,
-    quantised: Sequence[Compute],
-    task: Tokens,
-    options: TrainingOptions,
-    on_steps: OnSteps,
+    model: TokenModel, quantised: Sequence[Compute], task: Tokens, options: TrainingOptions, on_steps: OnSteps
 ) -> tuple[Metrics, Loss]:
     """Judge a language model and its quantised segments on the first `TOKENS` tokens of the test.
 
@@ -163,8 +153,10 @@ def text_loss(
     difference would be that of two noises.
     """
     from reservoir_hw.readout.export.recording import record_text
+    from reservoir_hw.readout.export.segments import plan_of
     from reservoir_hw.readout.training.examples import Windows
 
+    reference = plan_of(model)
     tokens = joined(task.tokens_test)[: max(TOKENS, options.context + 1)]
     windows = Windows(
         tokens, options.context, stride=options.stride, vocabulary=model.vocabulary, predict=options.predict,
@@ -208,8 +200,7 @@ def session_computes(plan: Plan) -> list[Compute]:
                 return dict(zip(names, session.run(names, given), strict=True))
             found = [
                 session.run(names, {name: value[row : row + 1, at : at + 1] for name, value in given.items()})
-                for row in range(batch)
-                for at in range(steps)
+                for row, at in np.ndindex(batch, steps)
             ]
             # A count is of one number, and all else (1, 1, ...).
             whole = [

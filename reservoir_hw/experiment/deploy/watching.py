@@ -176,8 +176,8 @@ class Watch:
 
     def lines(self) -> list[str]:
         """The same in sentences, where there is something to tell."""
-        found = [(count, what) for kind, what in _FIGURES.items() if (count := self._counts[kind])]
-        return [f"{count:,} of {self.rows:,} {what}" for count, what in found]
+        counts = self._counts
+        return [f"{counts[kind]:,} of {self.rows:,} {what}" for kind, what in _FIGURES.items() if counts[kind]]
 
 
 def _least(manifest: Manifest) -> np.ndarray | float:
@@ -252,8 +252,7 @@ class _Still:
         anchors = np.take_along_axis(np.concatenate([anchor, inputs], 1), began[..., None], 1)
         away = np.cumsum((np.abs(inputs - anchors) > self._least).any(-1), 1)
         carried = np.broadcast_to(self._count, (len(states), 1))
-        earlier = np.take_along_axis(np.concatenate([-carried, away], 1), began, 1)
-        count = away - earlier
+        count = away - np.take_along_axis(np.concatenate([-carried, away], 1), began, 1)
         self._last, self._count = (states[:, -1:].copy(), anchors[:, -1:]), count[:, -1:]
         self._seen.append(count >= STILL)
 

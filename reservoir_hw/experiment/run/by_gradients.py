@@ -82,9 +82,8 @@ class ByGradients(Trainer):
     def metrics(self, config: ExperimentConfig, task: Task) -> list[str]:
         """Those of the text, of its validation part, and the number of trained weights."""
         tokens = model_of(config).tokens_of(task)
-        validated = [VALIDATION] if len(tokens.tokens_validation) else []
         judged = task.evaluate(task.test.targets) if tokens.judged_by_outputs else tokens.evaluation_of(0.0, 0.0)
-        return [*judged.metrics, *validated, "parameters"]
+        return [*judged.metrics, *([VALIDATION] if len(tokens.tokens_validation) else []), "parameters"]
 
     def cost(self, point: Point, task: Task, *, harvest: bool = False) -> Cost:
         """From the windows of the text."""
@@ -158,7 +157,8 @@ def _trained(
         "tokenizer": Path(files.tokenizer).name,
         "reservoirs": [device.spec.identity.fingerprint for device in counted.devices],
     }
-    record, details = saved(model, result, evaluation, run, {"tokenizer": files.tokenizer}, driving_seconds, **facts)
+    record = saved(model, result, evaluation, run, {"tokenizer": files.tokenizer}, **facts)
+    details: dict[str, Any] = {"training": course(result, driving_seconds)}
     record["training"]["drive"] = drive
     record["saturations"] = [layer.saturations for layer in model.reservoir_layers]
     if run.processes.is_first:
@@ -183,15 +183,9 @@ def _trained(
 
 
 def saved(
-    model: Any,
-    result: TrainingResult,
-    evaluation: Evaluation,
-    run: PointRun,
-    beside: Mapping[str, str],
-    driving_seconds: float | None,
-    **facts: Any,
-) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Save a trained model with these `facts`: its record for the provenance, and details of its row.
+    model: Any, result: TrainingResult, evaluation: Evaluation, run: PointRun, beside: Mapping[str, str], **facts: Any
+) -> dict[str, Any]:
+    """Save a trained model with these `facts`: its record for the provenance.
 
     The evaluation gets its validation loss, where it has none yet, and its number of weights. `beside` are files that
     are kept beside the weights.
@@ -208,17 +202,14 @@ def saved(
     if run.processes.is_first:
         settings = readout.model_dump(mode="json", serialize_as_any=True)
         save_weights(model, files.path_of(files.weights), readout=settings, **facts)
-    training: dict[str, Any] = {"folder": str(files.training.relative_to(files.folder))}
-    training |= {
-        name: getattr(result, name) for name in ("steps", "stopped_early", "best_step", "tokens_per_s", "precision")
-    }
     if result.precision != gradient_of(run.point.config).options.precision:
         run.warn([IN_FLOAT32])
-    record = {
+    names = ("steps", "stopped_early", "best_step", "tokens_per_s", "precision")
+    training = {"folder": str(files.training.relative_to(files.folder))}
+    return {
         "readout": {"file": files.weights, **beside, "kind": readout.kind, "trained": trained},
-        "training": training,
+        "training": training | {name: getattr(result, name) for name in names},
     }
-    return record, {"training": course(result, driving_seconds)}
 
 
 class CountedPieces(contextlib.AbstractContextManager["CountedPieces"]):
@@ -229,9 +220,8 @@ class CountedPieces(contextlib.AbstractContextManager["CountedPieces"]):
 
     def __init__(self, folder: Path, devices: Sequence[Reservoir], *, writes: bool = True) -> None:
         self._path, self.devices, self._writes = folder / "devices.json", devices, writes
-        self._earlier: list[dict[str, Any]] = []
-        if self._path.is_file():
-            self._earlier = json.loads(self._path.read_text(encoding="utf-8"))
+        earlier = json.loads(self._path.read_text(encoding="utf-8")) if self._path.is_file() else []
+        self._earlier: list[dict[str, Any]] = earlier
         self._started = _now()
 
     def __exit__(self, *error: object) -> None:
@@ -335,9 +325,9 @@ class OnLabels(Trainer):
             outputs = _outputs(model, task.test, gradient.batch)
             write_array(files.path_of(files.outputs), outputs)
             evaluation = task.evaluate(outputs)
-            record, details = saved(model, result, evaluation, run, {"outputs": files.outputs}, None)
+            record = saved(model, result, evaluation, run, {"outputs": files.outputs})
             run.warn(counted.warnings())
-            run.keep(evaluation, {**counted.records(), **record}, details=details)
+            run.keep(evaluation, {**counted.records(), **record}, details={"training": course(result, None)})
 
 
 def _model_of(config: ExperimentConfig) -> ClassifierConfig:
@@ -385,8 +375,7 @@ def _outputs(model: SequenceClassifier, split: Split, batch: int) -> np.ndarray:
             rows = slice(first, first + batch)
             ends = split.ends[rows]
             inputs = torch.from_numpy(split.inputs[rows, : ends.max() + 1]).to(device)
-            logits = model(inputs, torch.from_numpy(ends + 1).to(device))
-            answers = logits.float().cpu().numpy()
+            answers = model(inputs, torch.from_numpy(ends + 1).to(device)).float().cpu().numpy()
             if split.at_end:
                 found[first + np.arange(len(ends)), ends] = answers
             else:

@@ -34,8 +34,7 @@ class Estimate:
     def __str__(self) -> str:
         size = "unknown size" if self.state_bytes is None else in_units(self.state_bytes)
         time = "" if self.hours is None else f", {self.hours:.2g} h of device time"
-        what = "harvest" if self.kept else "run"
-        runs = counted(self.runs, what)
+        runs = counted(self.runs, "harvest" if self.kept else "run")
         runs += f" ({self.stored} on harvested states)" if self.stored else ""
         learning = f", {self.training_steps:,} training steps" if self.training_steps else ""
         chunks = f" in {counted(self.chunks, 'chunk')} or more" if self.chunks else ""
@@ -54,16 +53,12 @@ def estimate(points: Sequence[tuple[Point, Cost]], *, kept: bool = False) -> Est
     sizes = [cost.state_bytes for cost in costs if cost.state_bytes is not None]
     periods = [(getattr(point.config.reservoir, "step_period_s", None), cost.device_steps) for point, cost in points]
     hours = [steps * period / 3600 for period, steps in periods if period is not None]
-    on_gpus = [cost.on_device for cost in costs if cost.on_device is not None]
+    summed = ("device_steps", "chunks", "training_steps", "bursts", "stored")
     return Estimate(
         runs=len(points),
-        device_steps=sum(cost.device_steps for cost in costs),
-        chunks=sum(cost.chunks for cost in costs),
         state_bytes=sum(sizes) if len(sizes) == len(points) else None,
         hours=sum(hours) if len(hours) == len(points) else None,
         kept=kept,
-        training_steps=sum(cost.training_steps for cost in costs),
-        bursts=sum(cost.bursts for cost in costs),
-        stored=sum(cost.stored for cost in costs),
-        on_device=max(on_gpus, key=lambda memory: memory.total, default=None),
+        on_device=max(filter(None, (cost.on_device for cost in costs)), key=lambda memory: memory.total, default=None),
+        **{name: sum(getattr(cost, name) for cost in costs) for name in summed},
     )

@@ -42,7 +42,7 @@ from reservoir_hw.experiment.run.result import (
 )
 from reservoir_hw.experiment.run.trainer import Cost, PointRun, RowFiles, Trainer
 from reservoir_hw.experiment.states.harvest import store_path
-from reservoir_hw.experiment.states.pace import steps_of_opening
+from reservoir_hw.experiment.states.pace import driven_by
 from reservoir_hw.experiment.states.progress import Progress, StepCounter, shown_progress
 from reservoir_hw.readout.baselines.configuration import BaselineConfig
 from reservoir_hw.readout.configuration import GradientReadoutConfig, StateReadoutConfig
@@ -193,9 +193,8 @@ class Experiment:
         if processes.is_first:
             self._write(folder, resolved)
         result.save()
-        trained = _trained_baselines(points)
         reservoirs = [(other, task) for point, task in points for other in reservoir_baselines(point, task)]
-        costs = _costs([*trained, *reservoirs, *points])
+        costs = _costs([*_trained_baselines(points), *reservoirs, *points])
         counter = StepCounter(progress, sum(cost.progress_steps for _, cost in costs))
         sharing, found = _sharing(points), {}
         opened = OpenDevice() if self._device is None else contextlib.nullcontext(self._device)
@@ -437,7 +436,7 @@ def _costs(points: Sequence[tuple[Point, Task]], *, harvest: bool = False) -> li
             cost = replace(cost, **nothing)
         elif cost.progress_steps and not cost.stored:
             before, is_open_for = is_open_for, left_open(point, task)
-            saved = steps_of_opening(point.config.reservoir) if before and before == is_open_for else 0
+            saved = driven_by(point.config.reservoir).opening if before and before == is_open_for else 0
             cost = replace(cost, device_steps=cost.device_steps - saved, progress_steps=cost.progress_steps - saved)
         costs.append((point, cost))
         drives |= {drive} - {None}

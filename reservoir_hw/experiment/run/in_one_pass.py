@@ -53,7 +53,6 @@ from reservoir_hw.experiment.states.pace import (
     driven_on,
     planned,
     steps_driven,
-    steps_of_opening,
 )
 from reservoir_hw.experiment.states.plan import Burst, DriveChunk, goes_on, kept, plan_of
 from reservoir_hw.experiment.states.progress import StepCounter, following
@@ -113,13 +112,14 @@ class InOnePass(Trainer):
         """From the plan. Of a harvest only states that are kept count as bytes, and no forecast is made."""
         reservoir = point.config.reservoir
         if not harvest and (store := _harvest_of(point, task)) and store.complete:
-            forecast = driven_by(reservoir).forecasts(task) + steps_of_opening(reservoir) if task.closed_loop else 0
+            of = driven_by(reservoir)
+            forecast = of.forecasts(task) + of.opening if task.closed_loop else 0
             read = sum(chunk.steps for chunk in kept(harvest_plan(point, task, store)))
             return Cost(forecast, read + forecast, 0, stored=True)
         plan = planned(point, task)
         chunks = [chunk for burst in plan for chunk in burst.chunks]
         bursts = sum(reservoir.bursts(chunk.steps, continued=at > 0) for b in plan for at, chunk in enumerate(b.chunks))
-        steps = steps_of_opening(reservoir) + steps_driven(point, task, forecasts=not harvest)
+        steps = driven_by(reservoir).opening + steps_driven(point, task, forecasts=not harvest)
         nodes = getattr(reservoir.for_inputs(task.channels), "nodes", None)
         states = sum(chunk.steps for chunk in (kept(plan) if harvest else chunks))
         if task.closed_loop and not harvest:
@@ -152,7 +152,7 @@ class InOnePass(Trainer):
             records = [segment.get("reservoir", {}) for segment in store.segments]
             warnings = about_counters(counted(records), spec) + watch.warnings()
             warnings += [about for record in records for about in about_monitors(record.get("monitors", {}))]
-            _keep_all(run, drive, found, device_of(store), warnings)
+            _keep_all(run, found, device_of(store), warnings)
             return
         run.say("opening")
         with run.device.of(point, task) as reservoir:
@@ -175,7 +175,7 @@ class InOnePass(Trainer):
                     whole = run.device.opening_steps + of.bursts(bursts) + of.forecasts(task)
                     estimated = self.cost(point, task).progress_steps
                     if run.device.was_open:
-                        estimated -= steps_of_opening(point.config.reservoir)
+                        estimated -= driven_by(point.config.reservoir).opening
                     run.counter.total += whole - estimated
                     states = driven(reservoir, bursts, on_steps, repetitions=repetitions, native=True, begun=begun)
                 watch = StateWatch(reservoir.spec)
@@ -194,7 +194,7 @@ class InOnePass(Trainer):
                     # Instruments play more than is counted where a run takes several bursts.
                     run.counter.add(whole - reservoir.counters.steps)
                 warnings = about_counters(reservoir.counters, reservoir.spec) + watch.warnings()
-            _keep_all(run, drive, found, reservoir.provenance(), warnings)
+            _keep_all(run, found, reservoir.provenance(), warnings)
 
 
 def _preparing(run: PointRun, nodes: int) -> Prepare:
@@ -236,12 +236,7 @@ def opened(point: Point, task: Task) -> Iterator[Reservoir]:
 
 
 def harvest_point(
-    point: Point,
-    task: Task,
-    steps: int,
-    counter: StepCounter,
-    device: OpenDevice,
-    accept_change: str | None = None,
+    point: Point, task: Task, steps: int, counter: StepCounter, device: OpenDevice, accept_change: str | None
 ) -> StateStore:
     """The point's store, filled: what an earlier harvest has is kept. `steps` are what it takes as a whole."""
     name, path = point.config.reservoir.name, store_path(point, task)
@@ -379,15 +374,11 @@ def _stored(run: PointRun, store: StateStore) -> Iterator[tuple[DriveChunk, np.n
 
 
 def _keep_all(
-    run: PointRun,
-    drive: Sequence[Point],
-    found: Sequence[tuple[Readout, np.ndarray]],
-    device: dict[str, Any],
-    warnings: Sequence[str],
+    run: PointRun, found: Sequence[tuple[Readout, np.ndarray]], device: dict[str, Any], warnings: Sequence[str]
 ) -> None:
     """Keep what was found for the first point of a drive, which speaks for all, and of the others at their turn."""
     run.warn(warnings)
-    for point, (readout, outputs) in zip(drive, found, strict=True):
+    for point, (readout, outputs) in zip([run.point, *run.others], found, strict=True):
         run.found[point.number] = partial(_keep, readout=readout, outputs=outputs, device=device)
     run.found.pop(run.point.number)(run)
 

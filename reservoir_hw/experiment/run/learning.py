@@ -107,10 +107,8 @@ def evaluations(
     Each item is a whole drive of the plan; of a training the test chunks are passed over, and of a test those of the
     training. A readout that keeps learning begins every test as its training left it.
     """
-    readouts: list[Readout] = []
-    for states in trainings:
-        learned_from = ((chunk, answer) for chunk, answer in states if chunk.split == "train")
-        readouts.append(trained([point], task, learned_from)[0][0])
+    learned_from = (((chunk, answer) for chunk, answer in states if chunk.split == "train") for states in trainings)
+    readouts = [trained([point], task, states)[0][0] for states in learned_from]
     judged: list[list[Evaluation]] = [[] for _ in readouts]
     for states in tests:
         learners = [_Learner(point, task, copy.deepcopy(readout)) for readout in readouts]

@@ -69,7 +69,7 @@ def run_on(experiment: Experiment, scheduler: str, progress: Progress | None = N
         counter.say(f"points on {scheduler}")
         counter.add(len(wanted) - len(left))
         try:
-            problems = _run_all(client, resolved, experiment.name, left, folder / "points", counter)
+            problems = _run_all(client, experiment, left, folder / "points", counter)
             if problems:
                 said = "".join(f"\n  point {number}: {problem}" for number, problem in sorted(problems.items()))
                 raise PointFailed(f"{len(problems)} of {len(wanted)} points were not run:{said}")
@@ -106,12 +106,7 @@ def run_point(
 
 
 def _run_all(
-    client: Client,
-    resolved: Mapping[str, Any],
-    name: str,
-    wanted: Mapping[int, dict[str, float]],
-    folder: Path,
-    counter: StepCounter,
+    client: Client, experiment: Experiment, wanted: Mapping[int, dict[str, float]], folder: Path, counter: StepCounter
 ) -> dict[int, str]:
     """Run the points that are wanted, each in a folder in here; problems by number."""
     from distributed import KilledWorker, as_completed
@@ -119,13 +114,14 @@ def _run_all(
     workers = Counter(worker["host"] for worker in _workers_of(client))
     attempts, begun = dict.fromkeys(wanted, 0), dict.fromkeys(wanted, 0)
     problems: dict[int, str] = {}
+    resolved = experiment.resolved()
 
     def attempt(number: int) -> str:
         return f"{folder.resolve()} point {number} attempt {attempts[number]}"
 
     def submitted(number: int) -> Future:
         attempts[number] += 1
-        given = (resolved, name, number, attempt(number), workers)
+        given = (resolved, experiment.name, number, attempt(number), workers)
         # Nothing is kept from an earlier call: a device gives other states each time.
         key, resources = f"{folder.name}-{attempt(number)}", wanted[number] or None
         return client.submit(run_point, *given, key=key, resources=resources, pure=False)

@@ -15,7 +15,7 @@ from reservoir_hw.core.arrays import in_precision, to_tensor
 from reservoir_hw.core.errors import ConfigurationError, InputRangeError, NotSupported, ShapeError
 from reservoir_hw.core.reservoir import Reservoir
 from reservoir_hw.core.store import Dataset, Region, StateStore
-from reservoir_hw.experiment.states.plan import Burst, DriveChunk
+from reservoir_hw.experiment.states.plan import Burst, DriveChunk, slices
 from reservoir_hw.readout.configuration import Readout
 
 OnSteps: TypeAlias = Callable[[int], None]
@@ -89,8 +89,7 @@ def states_of(
         yield from reservoir.stream(iter(inputs))
         return
     whole = np.asarray(reservoir.run(np.concatenate(inputs, axis=1)))
-    ends = np.cumsum([one.shape[1] for one in inputs])
-    yield from np.split(whole, ends[:-1], axis=1)
+    yield from np.split(whole, np.cumsum([one.shape[1] for one in inputs[:-1]]), axis=1)
 
 
 def takes_chunks(reservoir: Reservoir) -> bool:
@@ -112,11 +111,7 @@ _CHUNK_STEPS = 1024
 
 
 def forecast(
-    reservoir: Reservoir,
-    readout: Readout,
-    warmup: np.ndarray,
-    steps: int,
-    on_steps: Callable[[int], None] | None = None,
+    reservoir: Reservoir, readout: Readout, warmup: np.ndarray, steps: int, on_steps: OnSteps | None = None
 ) -> np.ndarray:
     """How the readout says that several series go on: (starts, steps, outputs).
 
@@ -165,9 +160,7 @@ def warmup_calls(steps: int) -> int:
     return math.ceil(steps / _CHUNK_STEPS)
 
 
-def _forecast(
-    reservoir: Reservoir, readout: Readout, warmup: np.ndarray, steps: int, tell: Callable[[int], None]
-) -> np.ndarray:
+def _forecast(reservoir: Reservoir, readout: Readout, warmup: np.ndarray, steps: int, tell: OnSteps) -> np.ndarray:
     """The forecast of as many starts as go side by side."""
     starts, time, channels = warmup.shape
     bound = FAR * float(np.abs(warmup).max() or 1.0)
@@ -242,9 +235,7 @@ class Recorder:
         self.store = StateStore.create(path, facts)
         self._dataset: Dataset | None = None
         self._from_rest = reservoir.at_rest
-        self._number = 0
-        self._places = 0
-        self._written = 0
+        self._number = self._places = self._written = 0
         # Inputs and states of the chunk that is being filled, (sequences, time, ·), and what of it is full.
         self._chunk = np.empty((0, 0, 0)), np.empty((0, 0, 0))
         self._waiting = 0
@@ -324,8 +315,7 @@ class Recorder:
         """Write what waits, and count it."""
         start, stop = self._written, self._written + self._waiting
         inputs, states = (chunk[:, : self._waiting] for chunk in self._chunk)
-        for first in range(0, dataset.sequences, dataset.group):
-            rows = slice(first, min(first + dataset.group, dataset.sequences))
+        for rows in slices(dataset.sequences, dataset.group):
             dataset.write(Region(rows, start, stop), inputs[rows], states[rows], timing=(self._began, self._seconds))
             self._places += 1
         self.store.commit(self._places)

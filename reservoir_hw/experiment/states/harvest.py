@@ -279,8 +279,8 @@ def stored(
 def device_of(store: StateStore) -> dict[str, Any]:
     """The record of the device that the states came from, with what all processes counted, and where they lie."""
     counters = counted(segment.get("reservoir", {}) for segment in store.segments).as_dict()
-    record = {**store.facts["provenance"]["reservoir"], "counters": counters}
-    return {**record, "states": store.path, "segments": store.segments}
+    record = store.facts["provenance"]["reservoir"]
+    return {**record, "counters": counters, "states": store.path, "segments": store.segments}
 
 
 def _timed(
@@ -299,10 +299,8 @@ def _timed(
             yield chunk, states, (began, share * chunk.steps)
             began += share * chunk.steps
         return
-    if reservoir.spec.snapshot:
-        stream: Iterator[Any] = (reservoir.run(chunk.inputs) for chunk in chunks)
-    else:
-        stream = states_of(reservoir, chunks, begun=begun)
+    one_by_one = (reservoir.run(chunk.inputs) for chunk in chunks)
+    stream = one_by_one if reservoir.spec.snapshot else states_of(reservoir, chunks, begun=begun)
     for chunk in chunks:
         began, started = time.time(), time.perf_counter()
         states = np.asarray(next(stream))

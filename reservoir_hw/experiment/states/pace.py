@@ -46,8 +46,7 @@ def begin(reservoir: Reservoir, bursts: Sequence[Burst], most: int) -> tuple[int
     half a second. No step of this is lost: the states (1, time, nodes) are those with which the plan begins.
     """
     spec, first = reservoir.spec, bursts[0].chunks[0].inputs
-    declared = spec.continuity != "held" or spec.snapshot or spec.step_period_s
-    if declared or len(first) > 1:
+    if spec.continuity != "held" or spec.snapshot or spec.step_period_s or len(first) > 1:
         return paced_by(spec, most), None
     begun: list[np.ndarray] = []
     steps, done = 1, 0
@@ -102,9 +101,7 @@ class Driven:
 
     def further(self, steps: int) -> int:
         """A call that goes on from others. That of a replayed device begins with a reset."""
-        if self.continuity == "replayed":
-            return self.from_rest(self.memory_steps + steps)
-        return self.played(steps)
+        return self.from_rest(self.memory_steps + steps) if self.continuity == "replayed" else self.played(steps)
 
     def bursts(self, bursts: Sequence[Burst]) -> int:
         """All chunks of a plan."""
@@ -134,19 +131,13 @@ def driven_by(config: ReservoirConfig, declared: ReservoirSpec | None = None) ->
     """
     continuity = config.declared_continuity if declared is None else declared.continuity
     memory = getattr(config if declared is None else declared, "memory_steps", 0)
-    reset = getattr(config, "reset", None) or ResetByCommand()
-    return Driven(reset, memory, continuity, config.played_steps)
+    return Driven(getattr(config, "reset", None) or ResetByCommand(), memory, continuity, config.played_steps)
 
 
 def driven_on(reservoir: Reservoir) -> Driven:
     """That of an open device."""
     spec = reservoir.spec
     return Driven(reservoir.reset_policy, spec.memory_steps, spec.continuity, reservoir.played_steps)
-
-
-def steps_of_opening(config: ReservoirConfig) -> int:
-    """The first reset, and what measures it."""
-    return driven_by(config).opening
 
 
 def steps_driven(point: Point, task: Task, declared: ReservoirSpec | None = None, *, forecasts: bool = True) -> int:

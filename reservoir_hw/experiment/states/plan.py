@@ -84,7 +84,7 @@ def plan(
             # Chunks of several sequences cannot be told apart by a readout that counts their steps.
             size = min(size, max(1, chunk_steps // length))
         if training.guard_steps is None:
-            groups = [slice(first, min(first + size, sequences)) for first in range(0, sequences, size)]
+            groups = slices(sequences, size)
             bursts += [Burst(tuple(_chunks(task, training, names, rows, chunk_steps))) for rows in groups]
         else:
             guard = DriveChunk(np.zeros((1, training.guard_steps, task.inputs), split.inputs.dtype))
@@ -136,26 +136,22 @@ def _chunks(
     if "train" in names:
         inputs = task.train.inputs[rows]
         for _ in range(training.priming_passes):
-            yield from (DriveChunk(inputs[:, part]) for part in _slices(inputs.shape[1], chunk_steps))
+            yield from (DriveChunk(inputs[:, part]) for part in slices(inputs.shape[1], chunk_steps))
         yield from _kept("train", task.train, rows, chunk_steps)
     if "test" in names:
         if "train" not in names:
-            warmup = _warmup(task, training, rows)
-            yield from (DriveChunk(warmup[:, part]) for part in _slices(warmup.shape[1], chunk_steps))
+            # The last training inputs are the past of the test, where that is not another sequence.
+            past = task.train.inputs[rows] if task.test_follows else task.test.inputs[rows, :0]
+            warmup = past[:, max(0, past.shape[1] - training.test_warmup_steps) :]
+            yield from (DriveChunk(warmup[:, part]) for part in slices(warmup.shape[1], chunk_steps))
         yield from _kept("test", task.test, rows, chunk_steps)
 
 
 def _kept(name: SplitName, split: Split, rows: slice, chunk_steps: int) -> Iterator[DriveChunk]:
-    for part in _slices(split.steps_of(rows), chunk_steps):
+    for part in slices(split.steps_of(rows), chunk_steps):
         yield DriveChunk(split.inputs[rows, part], name, Region(rows, part.start, part.stop))
 
 
-def _warmup(task: Task, training: TrainingConfig, rows: slice) -> np.ndarray:
-    """The last training inputs, where they are the past of the test: another sequence is not."""
-    if not task.test_follows:
-        return task.test.inputs[rows, :0]
-    return task.train.inputs[rows, max(0, task.train.inputs.shape[1] - training.test_warmup_steps) :]
-
-
-def _slices(length: int, size: int) -> list[slice]:
+def slices(length: int, size: int) -> list[slice]:
+    """Consecutive parts of at most `size` items."""
     return [slice(start, min(start + size, length)) for start in range(0, length, size)]

@@ -151,8 +151,7 @@ def erase_rest(bursts: Sequence[Burst], ahead: Sequence[tuple[int, int]], datase
 
     Whoever reads the store meanwhile would take the rest of another drive for this one's.
     """
-    chunks = [bursts[b].chunks[i] for b, i in ahead if b == ahead[0][0]]
-    for chunk in chunks:
+    for chunk in [bursts[b].chunks[i] for b, i in ahead if b == ahead[0][0]]:
         if chunk.place is not None and datasets[chunk.dataset].is_written(chunk.place):
             datasets[chunk.dataset].erase(chunk.place)
 

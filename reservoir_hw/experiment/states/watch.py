@@ -170,8 +170,7 @@ class StateWatch:
         self._spec = spec
         self._lowest, self._highest = np.full(spec.nodes, np.inf), np.full(spec.nodes, -np.inf)
         self._at_lowest, self._at_highest = np.zeros(spec.nodes), np.zeros(spec.nodes)
-        self._samples = 0
-        self._close = self._looked_at = 0
+        self._samples = self._close = self._looked_at = 0
         self._steadiness = None if spec.identity.simulated else Steadiness(spec.nodes)
 
     def passing(self, states: Iterable[tuple[DriveChunk, Any]]) -> Iterator[tuple[DriveChunk, Any]]:
@@ -201,8 +200,7 @@ class StateWatch:
                 (self._at_highest, highest, self._highest, highest > self._highest),
             ):
                 count[beyond] = 0
-                there = np.where(beyond, extreme, known)
-                count += _times(states == arrays.like(there, states))
+                count += _times(states == arrays.like(np.where(beyond, extreme, known), states))
         self._lowest, self._highest = np.minimum(self._lowest, lowest), np.maximum(self._highest, highest)
         self._samples += states.shape[0] * states.shape[1]
 

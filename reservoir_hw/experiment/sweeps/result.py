@@ -89,8 +89,7 @@ def _history(result: SweepResult) -> Figure:
     axes.step([*numbers, end], [*best, best[-1]], where="post", color=_BEST, linewidth=1.5, label="best so far")
     axes.set_xlabel("trial")
     whole_numbers(axes.xaxis)
-    winner = result.best
-    if winner is not None:
+    if (winner := result.best) is not None:
         axes.set_title(f"Best {result.metric} {winner.objective:.4g}, in trial {winner.number}", loc="left")
     figure.legend(frameon=False, fontsize=9, loc="outside right center")
     return figure
@@ -165,8 +164,7 @@ def _objective_axis(axes: Axes, result: SweepResult, *, named: bool = True) -> N
     best, middle, worst = np.quantile(found, [0.0, 0.5, 1.0])
     # Far: several times as far from the middle as the best is.
     limit = min(worst, middle + 4 * (middle - best)) if middle > best else worst
-    positive = result.direction == "minimize" and best > 0
-    if positive and _LOGARITHMIC * best < worst:
+    if result.direction == "minimize" and 0 < _LOGARITHMIC * best < worst:
         axes.set(yscale="log", ylim=_wider((best, worst), logarithmic=True))
     else:
         low, high = _wider((best, limit), logarithmic=False)
@@ -248,12 +246,7 @@ class SweepResult(InFolder):
         """Everything that was found, ready for JSON."""
         return {
             **super().metrics,
-            "study": self.study,
-            "storage": self.storage,
-            "metric": self.metric,
-            "direction": self.direction,
-            "wanted": self.wanted,
-            "counts": self.counts,
+            **{name: getattr(self, name) for name in ("study", "storage", "metric", "direction", "wanted", "counts")},
             "best": None if self.best is None else asdict(self.best),
             "best_file": None if self.best is None else str(self.best_file),
             "importances": dict(self.importances),
@@ -302,6 +295,4 @@ class SweepResult(InFolder):
 
 
 def _number(value: float | None) -> str:
-    if value is None:
-        return ""
-    return str(value) if isinstance(value, int) else f"{value:.4g}"
+    return "" if value is None else str(value) if isinstance(value, int) else f"{value:.4g}"

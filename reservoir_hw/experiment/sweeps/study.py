@@ -121,7 +121,9 @@ class Study:
         found: dict[str, Any] = {}
         with connected(self.storage), silent(), HeldInterrupts() as interrupts:
             trial = self._ask(worker)
-            if self._is_surplus(trial.number):
+            before = [known for known in self.trials() if known.number < trial.number]
+            # Other processes were quicker to begin the last trials that are wanted.
+            if sum(known.counts or known.running for known in before) >= self._config.trials:
                 trial.set_user_attr("surplus", True)
                 self._tell(trial, state, None, {})
                 return None
@@ -178,8 +180,7 @@ class Study:
                 return {}
             with experimental():
                 evaluator = optuna.importance.PedAnovaImportanceEvaluator()
-                found = optuna.importance.get_param_importances(self._study, evaluator=evaluator)
-        return found
+                return optuna.importance.get_param_importances(self._study, evaluator=evaluator)
 
     def _ask(self, worker: dict[str, Any]) -> optuna.Trial:
         """Begin a trial; who is at work on it is written down before anything else."""
@@ -204,19 +205,12 @@ class Study:
                 raise
             log.warning("trial %d showed no sign of life for so long that another process gave it up", trial.number)
 
-    def _is_surplus(self, number: int) -> bool:
-        """Whether other processes were quicker to begin the last trials that are wanted."""
-        before = [known for known in self.trials() if known.number < number]
-        return sum(known.counts or known.running for known in before) >= self._config.trials
-
     def _id_of(self, number: int) -> int:
         study_id = self._database.get_study_id_from_name(self._study.study_name)
         return self._database.get_trial_id_from_study_id_trial_number(study_id, number)
 
     def _trial(self, trial: FrozenTrial, again: set[int]) -> Trial:
-        found: dict[str, Any] = trial.user_attrs.get("found", {})
-        if trial.number in again:
-            found = {"problem": _DIED_TWICE}
+        found: dict[str, Any] = {"problem": _DIED_TWICE} if trial.number in again else trial.user_attrs.get("found", {})
         return Trial(
             number=trial.number,
             status="failed" if "problem" in found else _STATUS[trial.state],

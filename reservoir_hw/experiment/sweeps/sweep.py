@@ -239,13 +239,18 @@ class Sweep:
     ) -> float:
         """Run the experiment with these values; `found` takes what is kept of it, as it comes."""
         rows: list[dict[str, Any]] = found.setdefault("rows", [])
+        metric = self.config.metric
 
         def on_row(row: Row) -> None:
-            self._check_value(row)
+            value = row.evaluation.metrics.get(metric)
+            if value is None or not math.isfinite(value):
+                at = ", ".join(f"{key} = {value}" for key, value in row.point.items())
+                what = f"there is no {metric}" if value is None else f"{metric} is {value}"
+                raise ReservoirError(what + (f" at {at}" if at else ""))
             rows.append({"label": row.label, "point": dict(row.point), "metrics": row.evaluation.metrics})
             found["metrics"] = _means([known["metrics"] for known in rows])
             if len(rows) < self._points:
-                report(found["metrics"][self.config.metric], len(rows))
+                report(found["metrics"][metric], len(rows))
 
         with contextlib.ExitStack() as stack:
             folder, name = self.folder / "trials", f"{number:04d}"
@@ -259,26 +264,15 @@ class Sweep:
             document.set("run.name", name, "the sweep")
             # Data of many tasks would fill the memory, and none would be used again.
             shared = None if any(key.startswith("task.") for key in values) else self._tasks
-            experiment = Experiment(document, tasks=shared, device=self._device)
-            result = experiment.run(progress, report=False, on_row=on_row)
+            result = Experiment(document, tasks=shared, device=self._device).run(progress, report=False, on_row=on_row)
         devices = [known["reservoir"]["identity"] for known in result.provenance["rows"] if "reservoir" in known]
         found["devices"] = [device for at, device in enumerate(devices) if device not in devices[:at]]
         notes += [note for note in result.notes if note not in notes]
-        return found["metrics"][self.config.metric]
-
-    def _check_value(self, row: Row) -> None:
-        metric = self.config.metric
-        value = row.evaluation.metrics.get(metric)
-        if value is None or not math.isfinite(value):
-            at = ", ".join(f"{key} = {value}" for key, value in row.point.items())
-            what = f"there is no {metric}" if value is None else f"{metric} is {value}"
-            raise ReservoirError(what + (f" at {at}" if at else ""))
+        return found["metrics"][metric]
 
     def _check_metric(self) -> None:
         """Ask the tasks what they judge by, with the answers that are wanted, and which way that gets better."""
-        names: dict[str, None] = {}
-        for task in self._tasks.values():
-            names |= dict.fromkeys(self.experiment.metrics_on(task))
+        names = dict.fromkeys(name for task in self._tasks.values() for name in self.experiment.metrics_on(task))
         if not self.config.metric:
             scores = {task.score for task in self._tasks.values()}
             self.config = self.config.model_copy(update={"metric": scores.pop() if len(scores) == 1 else ""})
@@ -379,13 +373,12 @@ def _means(metrics: list[dict[str, float]]) -> dict[str, float]:
 def _at_work(trials: list[Trial]) -> str:
     from reservoir_hw.experiment.sweeps.storage import LOCKED_S
 
-    where = ", ".join(
+    return "other processes are still at work: " + ", ".join(
         f"trial {t.number} on {t.worker['host']} (process {t.worker['pid']})"
         if t.worker
         else f"trial {t.number}, just begun (if its process has died, the same command finds out {LOCKED_S} s later)"
         for t in trials
     )
-    return f"other processes are still at work: {where}"
 
 
 def _by_way_of(space: Mapping[str, Dimension]) -> dict[str, tuple[float, float]]:

@@ -11,12 +11,14 @@ import numpy as np
 from reservoir_hw.backends.replay import Tape, recorded_spec
 from reservoir_hw.core.errors import ConfigurationError
 from reservoir_hw.core.store import StateStore
+from reservoir_hw.experiment.states.plan import slices
 from reservoir_hw.experiment.states.progress import Progress, StepCounter
 from reservoir_hw.tasks.task import Table
 
 _AT_ONCE = 64
 _PIECE_BYTES = 16 << 20
 _WORST = 10
+_OF_ALL = ("a", "b", "identical", "tolerance", "within_tolerance", "washout", "steps")
 _OF_A_NODE = ("nrmse", "aligned", "gain", "consistency", "offset", "largest")
 
 
@@ -95,13 +97,7 @@ class Difference:
         """All of it, ready for JSON."""
         first = self.divergence
         return {
-            "a": self.a,
-            "b": self.b,
-            "identical": self.identical,
-            "tolerance": self.tolerance,
-            "within_tolerance": self.within_tolerance,
-            "washout": self.washout,
-            "steps": self.steps,
+            **{name: getattr(self, name) for name in _OF_ALL},
             "nrmse": _known(self.overall),
             "consistency": _middle(self.consistency),
             "not_finite": [self.nodes[i] for i in self.not_finite],
@@ -280,11 +276,8 @@ def _matched(a: Tape, b: Tape, tolerance: float) -> list[tuple[int, int, int]]:
 
 
 def _agree(a: Tape, number: int, b: Tape, other: int, steps: int, tolerance: float) -> bool:
-    for start in range(0, steps, 4096):
-        u = a.inputs(number, start, min(start + 4096, steps))
-        if b.agreement(other, start, u, tolerance) < len(u):
-            return False
-    return True
+    pieces = ((one.start, a.inputs(number, one.start, one.stop)) for one in slices(steps, 4096))
+    return all(b.agreement(other, start, u, tolerance) >= len(u) for start, u in pieces)
 
 
 def _pieces(
@@ -299,8 +292,7 @@ def _pieces(
             numbers = np.array(pairs[at : at + _AT_ONCE]).T
             size = max(1, _PIECE_BYTES // (8 * nodes * numbers.shape[1]))
             for start in range(washout, steps, size):
-                stop = min(start + size, steps)
-                x, y = (np.empty((numbers.shape[1], stop - start, nodes)) for _ in tapes)
+                x, y = (np.empty((numbers.shape[1], min(size, steps - start), nodes)) for _ in tapes)
                 for tape, which, states in zip(tapes, numbers, (x, y), strict=True):
                     tape.read_states(which, start, states)
                 yield numbers[0], start, x, y

@@ -89,8 +89,7 @@ def _write_coordinate(file: Any, name: str, coordinate: Coordinate) -> None:
 
 
 def _write_csv(path: Path, store: StateStore, datasets: dict[str, Dataset], counter: StepCounter) -> None:
-    widths = {(one.inputs.shape[2], one.states.shape[2]) for one in datasets.values()}
-    if len(widths) > 1:
+    if len({(one.inputs.shape[2], one.states.shape[2]) for one in datasets.values()}) > 1:
         raise ConfigurationError("the data sets have other numbers of channels or nodes: name one (--dataset)")
     # Names and period are those of the device, so they are the same in all data sets.
     of = next(iter(datasets.values())).coordinates
@@ -103,12 +102,11 @@ def _write_csv(path: Path, store: StateStore, datasets: dict[str, Dataset], coun
             times = one.coordinates["step"].values
             for region in one.regions():
                 _, inputs, states = _read(one, region)
-                for row in range(inputs.shape[0]):
-                    for t in range(inputs.shape[1]):
-                        # As short as the number allows: a reader gets the same bits.
-                        numbers = map(str, (*inputs[row, t], *states[row, t]))
-                        time = [times[region.start + t]] if timed else []
-                        table.writerow([name, region.rows.start + row, region.start + t, *time, *numbers])
+                for row, t in np.ndindex(inputs.shape[:2]):
+                    # As short as the number allows: a reader gets the same bits.
+                    numbers = map(str, (*inputs[row, t], *states[row, t]))
+                    time = [times[region.start + t]] if timed else []
+                    table.writerow([name, region.rows.start + row, region.start + t, *time, *numbers])
                 counter.add(inputs.shape[0] * inputs.shape[1])
 
 

@@ -20,6 +20,7 @@ from reservoir_hw.core.tables.columns import Columns, choose
 from reservoir_hw.core.tables.configuration import ColumnsConfig, ReadConfig, TimeConfig, resolve
 from reservoir_hw.core.tables.sources import Source, opened
 from reservoir_hw.experiment.states.drive import OnSteps
+from reservoir_hw.experiment.states.plan import slices
 from reservoir_hw.experiment.states.progress import Progress, StepCounter
 
 _Pair = tuple[float, float]
@@ -174,8 +175,7 @@ def import_trace(
         facts = {"made_by": "import", "spec": spec.model_dump(mode="json"), "provenance": record}
         store = StateStore.create(out, facts)
         counter.say("writing")
-        named = enumerate(parts)
-        store.commit(sum(_write(store, f"{number:03d}", part, scale, spec, counter.add) for number, part in named))
+        store.commit(sum(_write(store, number, part, scale, spec, counter.add) for number, part in enumerate(parts)))
         store.close_segment([], complete=True)
     return store
 
@@ -236,7 +236,7 @@ class _Part:
         for start, inputs, states in self.chunks(_chunk_steps(self)):
             wrong = arrays.not_finite(inputs, arrays.NO_NUMBER)
             if wrong.any():
-                _, row, column = (int(i[0]) for i in np.nonzero(wrong))
+                _, row, column = arrays.first_true(wrong)
                 raise ConfigurationError(_broken(self.inputs, self.rows.start + start + row, column, "inputs"))
             wrong = arrays.not_finite(states, arrays.NO_NUMBER)
             for column in np.flatnonzero(wrong.any(axis=(0, 1))):
@@ -362,11 +362,11 @@ def _spec(
     )
 
 
-def _write(store: StateStore, name: str, part: _Part, scale: _Scale, spec: ReservoirSpec, on_steps: OnSteps) -> int:
+def _write(store: StateStore, number: int, part: _Part, scale: _Scale, spec: ReservoirSpec, on_steps: OnSteps) -> int:
     """The number of places that were written."""
     size = _chunk_steps(part)
     dataset = store.add(
-        name,
+        f"{number:03d}",
         sequences=part.states.sequences,
         inputs=spec.inputs,
         nodes=spec.nodes,
@@ -378,8 +378,7 @@ def _write(store: StateStore, name: str, part: _Part, scale: _Scale, spec: Reser
     )
     places = 0
     for start, inputs, states in part.chunks(size):
-        for first in range(0, dataset.sequences, dataset.group):
-            rows = slice(first, min(first + dataset.group, dataset.sequences))
+        for rows in slices(dataset.sequences, dataset.group):
             driven = scale.apply(inputs[rows]).astype(spec.dtype)
             place = Region(rows, start, start + driven.shape[1])
             dataset.write(place, driven, states[rows].astype(spec.dtype), timing=(np.nan, np.nan))

@@ -155,11 +155,8 @@ def _about_data_set(
 
 def _written(dataset: Dataset, known: np.ndarray) -> float:
     """Steps that a sequence has on average."""
-    steps = 0
-    for place in dataset.regions():
-        if known[place.rows.start // dataset.group, place.start // dataset.chunk_steps]:
-            steps += (place.rows.stop - place.rows.start) * (place.stop - place.start)
-    return steps / dataset.sequences
+    driven = (at for at in dataset.regions() if known[at.rows.start // dataset.group, at.start // dataset.chunk_steps])
+    return sum((at.rows.stop - at.rows.start) * (at.stop - at.start) for at in driven) / dataset.sequences
 
 
 def _written_of(dataset: Mapping[str, Any]) -> str:
@@ -234,9 +231,9 @@ def plot(
     parts = [part for part in np.array_split(np.arange(spec.nodes), _TRACES) if len(part)]
     _nodes(grid[1, 0], at, shown, [int(part[spread[part].argmax()]) for part in parts], names)
     _delays(grid[1, 1], memory[alive] if alive.any() else memory)
-    _image(grid[2, 0], shown.T, (at[0] - 0.5, at[-1] + 0.5), names, "coolwarm", (-_CUT, _CUT), "standard deviations")
+    _image(grid[2, 0], shown.T, start, names, "coolwarm", (-_CUT, _CUT), "standard deviations")
     grid[2, 0].set(xlabel="step", title="All states, each about its mean")
-    _image(grid[2, 1], memory, (-0.5, memory.shape[1] - 0.5), names, "viridis", (0.0, 1.0), "r²")
+    _image(grid[2, 1], memory, 0, names, "viridis", (0.0, 1.0), "r²")
     channels = "" if u.shape[1] == 1 else " (best channel)"
     grid[2, 1].set(xlabel="delay k (steps)", title=f"What each node has of u(t - k){channels}")
     whole_numbers(grid[2, 1].xaxis)
@@ -328,22 +325,17 @@ def _delays(axes: Axes, memory: np.ndarray) -> None:
 
 
 def _image(
-    axes: Axes,
-    values: np.ndarray,
-    extent: tuple[float, float],
-    names: Sequence[str],
-    colour_map: str,
-    limits: tuple[float, float],
-    label: str,
+    axes: Axes, values: np.ndarray, first: int, names: Sequence[str], cmap: str, limits: tuple[float, float], label: str
 ) -> None:
+    """Values (nodes, columns), of which the columns are counted from `first` on."""
     picture: Any = axes.imshow(
         values,
         aspect="auto",
         interpolation="nearest" if len(values) <= 200 else "antialiased",
-        cmap=colour_map,
+        cmap=cmap,
         vmin=limits[0],
         vmax=limits[1],
-        extent=(*extent, len(values) - 0.5, -0.5),
+        extent=(first - 0.5, first + values.shape[1] - 0.5, len(values) - 0.5, -0.5),
     )
     ticks = np.unique(np.linspace(0, len(values) - 1, min(len(values), _LABELS)).round().astype(int))
     axes.set_yticks(ticks, [names[int(tick)] for tick in ticks], fontsize=8)

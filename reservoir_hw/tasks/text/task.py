@@ -392,14 +392,10 @@ class Text(Task):
                 "take a readout that learns from tokens (linear, low_rank, attention, laerc) and no baselines"
             )
         symbols = tokens.astype(np.int64)
-        return Split(
-            inputs=self._one_hot(symbols[:-1]), targets=self._one_hot(symbols[1:]), symbols=symbols[np.newaxis, :-1]
-        )
-
-    def _one_hot(self, symbols: np.ndarray) -> np.ndarray:
-        vectors = np.zeros((1, len(symbols), self.vocabulary), dtype=np.float32)
-        vectors[0, np.arange(len(symbols)), symbols] = 1
-        return vectors
+        inputs, targets = np.zeros((2, 1, len(symbols) - 1, self.vocabulary), dtype=np.float32)
+        for vectors, shown in ((inputs, symbols[:-1]), (targets, symbols[1:])):
+            vectors[0, np.arange(len(shown)), shown] = 1
+        return Split(inputs, targets, symbols=symbols[np.newaxis, :-1])
 
 
 def _tokenizer(text: str, config: TextConfig) -> Tokenizer:

@@ -276,7 +276,7 @@ class ChannelEqualisation(Task):
         noises = sorted({snr for points in models.values() for snr in points})
         varied = _varied(rows)
         figure, axes = one_panel(8.0, 4.8)
-        axes.set_yscale("log")
+        axes.set(yscale="log", ylabel="symbol error rate")
         if reservoirs and (len(noises) == 1 or (len(varied) == 1 and len(reservoirs) > len(noises))):
             subject, line = (varied[0], "-") if len(varied) == 1 else ("model", "")
             handles = _over_models(axes, reservoirs, baselines, noises, line)
@@ -288,11 +288,9 @@ class ChannelEqualisation(Task):
             title = f"Symbol error rate by {subject}{at}"
         else:
             handles = _over_noise(axes, reservoirs, baselines)
-            axes.set_xticks(noises)
-            axes.set_xlabel("signal-to-noise ratio (dB)")
+            axes.set(xticks=noises, xlabel="signal-to-noise ratio (dB)")
             title = "Symbol error rate by noise" + (f", for each {' and '.join(varied)}" if varied else "")
         axes.set_title(f"{title}\n(bars: 95 % intervals)", fontsize=11)
-        axes.set_ylabel("symbol error rate")
         axes.grid(axis="y", color="0.9")
         axes.set_axisbelow(True)
         if any(pooled.errors == 0 for points in models.values() for pooled in points.values()):

@@ -7,7 +7,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -280,18 +280,16 @@ def error_curves(rows: Sequence[Row], parameter: str, trials: str, guessing: flo
 def confusion_figure(models: Models, classes: Sequence[object], trials: str, what: str = "class") -> Figure:
     """Which class was taken for which in the tests of all runs, from the array `confusion` (right, answer)."""
     shown, which = best(models, "error_rate", _SHOWN)
+    box = {"facecolor": "white", "edgecolor": "none", "pad": 1.5}
+    wrong: dict[str, Any] = {"color": "crimson", "weight": "bold", "bbox": box}
     figure = new_figure(1.2 + 3.6 * len(shown), 4.2)
     grid = figure.subplots(1, len(shown), sharey=True, squeeze=False)[0]
     for axes, (name, runs) in zip(grid, shown.items(), strict=True):
         confusion = np.sum([run.evaluation.arrays["confusion"] for run in runs], axis=0)
         axes.imshow(np.sqrt(confusion / confusion.sum(axis=1, keepdims=True)), cmap="Blues", vmin=0, vmax=1)
         for right, answer in np.argwhere(confusion):
-            count = confusion[right, answer]
-            if right == answer:
-                axes.text(answer, right, count, ha="center", va="center", color="white")
-            else:
-                box = {"facecolor": "white", "edgecolor": "none", "pad": 1.5}
-                axes.text(answer, right, count, ha="center", va="center", color="crimson", weight="bold", bbox=box)
+            look = {"color": "white"} if right == answer else wrong
+            axes.text(answer, right, confusion[right, answer], ha="center", va="center", **look)
         axes.set_xticks(range(len(confusion)), classes)
         axes.set_yticks(range(len(confusion)), classes)
         axes.set_xlabel(f"answer: {what}")

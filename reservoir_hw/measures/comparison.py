@@ -105,16 +105,10 @@ def compare_exactly(reference: np.ndarray, other: np.ndarray, *, spread: float, 
     """
     moved = np.abs(other.astype(np.float64) - reference)
     difference = float(np.sqrt(np.mean(moved**2))) / spread
-    step, node = np.unravel_index(moved.argmax(), moved.shape)
+    step, node = map(int, np.unravel_index(moved.argmax(), moved.shape))
     largest = float(moved[step, node]) / spread
-    return Comparison(
-        difference > tolerance or largest > 100 * tolerance,
-        difference,
-        tolerance,
-        largest=largest,
-        step=int(step),
-        node=int(node),
-    )
+    differs = difference > tolerance or largest > 100 * tolerance
+    return Comparison(differs, difference, tolerance, largest=largest, step=step, node=node)
 
 
 def compare_repeats(reference: np.ndarray, other: np.ndarray, *, spread: float, alpha: float = ALPHA) -> Comparison:

@@ -66,8 +66,7 @@ def _over_models(axes: Axes, reservoirs: Models, baselines: Models, noises: Sequ
             if snr in baselines[label]:
                 level = baselines[label][snr]
                 look: dict[str, Any] = {"color": colour if len(noises) > 1 else "0.5", "linestyle": style}
-                height = level.rate or level.high
-                handles.append(axes.axhline(height, label=f"baseline {label}{at}", **look))
+                handles.append(axes.axhline(level.rate or level.high, label=f"baseline {label}{at}", **look))
     axes.set_xlim(-0.4, len(reservoirs) - 0.6)
     return handles
 

@@ -54,8 +54,7 @@ def best(models: Models, metric: str, count: int, *, largest: bool = False) -> t
     """The `count` best models by the mean of a metric, in their own order, and a remark where there are more."""
     sign = -1 if largest else 1
     means = {name: sign * found.mean() for name in models if len(found := metric_values(models[name], metric))}
-    order = sorted(models, key=lambda name: means.get(name, np.inf))
-    chosen = set(order[:count])
+    chosen = set(sorted(models, key=lambda name: means.get(name, np.inf))[:count])
     remark = f"; the best {count} of {len(models)} models" if len(models) > count else ""
     return {name: runs for name, runs in models.items() if name in chosen}, remark
 
@@ -266,9 +265,8 @@ def error_curves(rows: Sequence[Row], parameter: str, trials: str, guessing: flo
         x, errors, total = np.array(found).T
         rates = errors / total
         low, high = np.array([wilson_interval(*counts) for _, *counts in found]).T
-        axes.errorbar(
-            x, rates, (rates - low, high - rates), fmt="o-", color=colour, markersize=4, capsize=3, label=name
-        )
+        bars = rates - low, high - rates
+        axes.errorbar(x, rates, bars, fmt="o-", color=colour, markersize=4, capsize=3, label=name)
     axes.axhline(guessing, color="0.5", linewidth=1, linestyle="--", label="guessing")
     label = f"error rate of {trials} (95 % interval)"
     axes.set(xticks=values, ylim=(-0.01, 1.08 * guessing), xlabel=parameter, ylabel=label)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -57,6 +57,7 @@ _OVERALL = {
     "agreement": "verb agreement",
 }
 _WORDS = {"cross_entropy_bits": "bits per word", "perplexity": "perplexity", "accuracy": "accuracy"}
+_PAPER: dict[str, Any] = {"markerfacecolor": "white", "markeredgecolor": "crimson", "markeredgewidth": 1.2}
 _PROBE = ("boy", "who", "walks", "sees", "cats")
 _SHOWN = 6
 
@@ -157,21 +158,10 @@ def _distance_figure(labels: dict[str, list[Row]], generated: bool) -> Figure:
         verbs = np.maximum(_verbs(rows), 1)
         x = at + (number - (len(labels) - 1) / 2) * width
         axes.bar(x, error, 0.9 * width, color=colour, label=label)
-        bars = np.sqrt(error * (1 - error) / verbs)
-        axes.errorbar(x, error, bars, fmt="none", ecolor="0.35", elinewidth=1)
+        axes.errorbar(x, error, np.sqrt(error * (1 - error) / verbs), fmt="none", ecolor="0.35", elinewidth=1)
         if generated and label in AGREEMENT_ERROR:
-            axes.plot(
-                x,
-                AGREEMENT_ERROR[label],
-                "D",
-                markersize=4.5,
-                markerfacecolor="white",
-                markeredgecolor="crimson",
-                markeredgewidth=1.2,
-                label=None if marked else "paper (Table 4)",
-                clip_on=False,
-                zorder=5,
-            )
+            name = None if marked else "paper (Table 4)"
+            axes.plot(x, AGREEMENT_ERROR[label], "D", markersize=4.5, label=name, clip_on=False, zorder=5, **_PAPER)
             marked = True
     axes.axhline(0.5, color="0.5", linewidth=1, linestyle="--", zorder=0)
     axes.text(-0.5, 0.51, "guessing", color="0.4", fontsize=9, va="bottom")

@@ -319,10 +319,8 @@ def grammar_evaluation(
     possible = probabilities > 0
     norms = np.linalg.norm(level, axis=1) * np.linalg.norm(probabilities, axis=1)
     cosine = np.einsum("tw,tw->t", level, probabilities) / np.where(norms > 0, norms, 1)
-    metrics = {
-        "cosine": float(cosine.mean()),
-        "max_prediction": float(possible[np.arange(len(outputs)), normalised.argmax(axis=1)].mean()),
-    }
+    largest = possible[np.arange(len(outputs)), normalised.argmax(axis=1)]
+    metrics = {"cosine": float(cosine.mean()), "max_prediction": float(largest.mean())}
     class_scores = np.add.reduceat(normalised, _ROC_START, axis=1) / _ROC_SIZE
     class_possible = np.logical_or.reduceat(possible, _ROC_START, axis=1)
     metrics["auc"] = auc(class_scores.ravel(), class_possible.ravel())

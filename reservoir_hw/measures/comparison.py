@@ -70,13 +70,11 @@ class Comparison:
         return self.differs or self.smallest <= WORTH_SEEING
 
     def __str__(self) -> str:
+        if self.p is None and not self.difference:
+            return "equal in every bit"
         where = f", most at step {self.step}, node {self.node} ({self.largest:.2g})"
         if self.p is None:
-            return (
-                f"differs by {self.difference:.2g} standard deviations{where}"
-                if self.difference
-                else "equal in every bit"
-            )
+            return f"differs by {self.difference:.2g} standard deviations{where}"
         where = where if self.differs else ""
         return (
             f"p = {self.p:.2g}, {self.effect:.2g} repeat errors or {self.difference:.2g} standard deviations{where}; "

@@ -95,8 +95,9 @@ class Split:
     @property
     def valid(self) -> np.ndarray:
         """(batch, time), True where a step counts and is no padding."""
-        counted = np.ones(self.targets.shape[:2], dtype=bool) if self.counted is None else self.counted
-        return counted if self.lengths is None else counted & (np.arange(counted.shape[1]) <= self.ends[:, None])
+        batch, steps = self.targets.shape[:2]
+        counted = np.ones((batch, steps), dtype=bool) if self.counted is None else self.counted
+        return counted if self.lengths is None else counted & (np.arange(steps) <= self.ends[:, None])
 
     def counted_at(self, row: int, steps: np.ndarray) -> np.ndarray:
         """(steps,), whether these of a sequence count."""

@@ -265,8 +265,7 @@ class Client:
             look("error header", repeated, f"the ERROR for step {request.step} has step {header.step}", frames)
         for name in REPEATED.get(operation, ()):
             same = getattr(header, name) == getattr(request, name)
-            text = f"{what}, has {name} {getattr(header, name)}, not {getattr(request, name)}"
-            look("repeated", same, text, frames)
+            look("repeated", same, f"{what}, has {name} {getattr(header, name)}, not {getattr(request, name)}", frames)
 
     def _look_at_array(self, request: Header, header: Header, payload: bytes, frames: list[bytes], what: str) -> None:
         look, must = self._line.ledger.look, self._line.ledger.must

@@ -456,13 +456,8 @@ def with_details(
             )
     basis = StateBasis(recording, tolerance)
     degrees = len(max_delays)
-    polynomials = np.stack(
-        [
-            orthonormal(recording.inputs[..., channel], degrees, distribution, input_range)
-            for channel in range(recording.channels)
-        ],
-        axis=1,
-    )
+    by_channel = np.moveaxis(recording.inputs, 2, 0)
+    polynomials = np.stack([orthonormal(u, degrees, distribution, input_range) for u in by_channel], axis=1)
     factors = np.concatenate(
         [_products(degree, delay, recording.channels, degrees) for degree, delay in enumerate(max_delays, 1)]
     )

@@ -68,12 +68,10 @@ def climate(loop: Any, true: Any) -> Climate:
     mean_of_true = of_true.mean(axis=0)
     compared = _strong(mean_of_true)
     value = _distance(of_loop.mean(axis=0), mean_of_true, compared)
-    without = np.array(
-        [_distance(np.delete(of_loop, one, axis=0).mean(axis=0), mean_of_true, compared) for one in range(len(of_loop))]
-    )
-    interval = t_interval(
-        value, jackknife_error(without), len(y) - 1, f"jackknife over {len(y)} forecasts, Student's t"
-    )
+    of_others = (np.delete(of_loop, one, axis=0).mean(axis=0) for one in range(len(of_loop)))
+    without = np.array([_distance(power, mean_of_true, compared) for power in of_others])
+    method = f"jackknife over {len(y)} forecasts, Student's t"
+    interval = t_interval(value, jackknife_error(without), len(y) - 1, method)
     floor = _distance(of_true[::2].mean(axis=0), of_true[1::2].mean(axis=0), compared)
     notes = [
         f"Two halves of the true series differ by {floor:.3g} dB.",

@@ -131,6 +131,7 @@ def drift(states: Any, *, washout: int = 0, segments: int = _SEGMENTS) -> Drift:
     sizes = np.concatenate([np.abs(course.change) * course.weight for course in (mean, gain)])
     halves = np.concatenate([np.where(np.isinf(one.half), np.inf, one.half * one.weight) for one in (mean, gain)])
     slow = np.count_nonzero(np.isinf(mean.half) | np.isinf(gain.half))
+    courses = {"mean": mean, "offset": offset, "gain": gain, "noise": noise}
     return Drift(
         value=float(sizes.max()),
         interval=Interval(
@@ -142,23 +143,13 @@ def drift(states: Any, *, washout: int = 0, segments: int = _SEGMENTS) -> Drift:
             [
                 _said("mean", mean, " standard deviations", 1),
                 _said("gain" if repeats else "size of the response", gain, " %", 100),
-                *([_said("offset", offset, " standard deviations", 1)] if repeats else []),
-                *([_said("noise", noise, " standard deviations", 1)] if repeats else []),
+                *(_said(name, courses[name], " standard deviations", 1) for name in ("offset", "noise") if repeats),
                 *([f"{slow} nodes are too slow for a verdict: record longer, or repeat the drive."] if slow else []),
             ]
         ),
-        mean_change=mean.change,
-        offset_change=offset.change,
-        gain_change=gain.change,
-        noise_change=noise.change,
-        mean_significant=mean.significant,
-        offset_significant=offset.significant,
-        gain_significant=gain.significant,
-        noise_significant=noise.significant,
-        means=mean.values,
-        offsets=offset.values,
-        gains=gain.values,
-        noises=noise.values,
+        **{f"{name}_change": course.change for name, course in courses.items()},
+        **{f"{name}_significant": course.significant for name, course in courses.items()},
+        **{f"{name}s": course.values for name, course in courses.items()},
         mean=mean.interval(),
         gain=gain.interval(),
         offset=offset.interval() if repeats else None,
@@ -181,13 +172,9 @@ def _of_repeats(pieces: list[Any], means: np.ndarray) -> tuple[np.ndarray, np.nd
 
 def _said(what: str, course: Course, unit: str, factor: float) -> str:
     """ "The gain changes in 8 of 8 nodes, by -9.9 % in node 3." """
-    count, nodes = np.count_nonzero(course.significant), len(course.change)
-    if not count:
-        return f"The {what} changes in 0 of {nodes} nodes."
-    most = course.most
-    return (
-        f"The {what} changes in {count} of {nodes} nodes, by {factor * course.change[most]:+.3g}{unit} in node {most}."
-    )
+    count, most = np.count_nonzero(course.significant), course.most
+    largest = f", by {factor * course.change[most]:+.3g}{unit} in node {most}" if count else ""
+    return f"The {what} changes in {count} of {len(course.change)} nodes{largest}."
 
 
 def _pieces(states: Any, washout: int, segments: int) -> list[Any]:

@@ -183,11 +183,8 @@ def lyapunov_from_replicas(states: Any, *, floor: float | None = None, first: in
     interval = _interval(trials, curve[start:last])
     note = f"From {trials.size} pairs of responses, read over {last - start} steps before the noise floor."
     if floor > _NOISE * finest:
-        interval = replace(
-            interval,
-            high=max(interval.high, 0.0),
-            method=f"lower end: {interval.method}; upper end: 0, since noise may hide what fades more slowly",
-        )
+        method = f"lower end: {interval.method}; upper end: 0, since noise may hide what fades more slowly"
+        interval = replace(interval, high=max(interval.high, 0.0), method=method)
         note += " At least this: noise may hide directions that fade more slowly."
     return LyapunovExponent(
         value=float(trials.mean()),
@@ -209,10 +206,9 @@ def _relative(size: float | None, dtype: np.dtype) -> float:
 
 
 def _vanished(steps: int) -> LyapunovExponent:
-    method = "exact: nothing was left of a difference"
     return LyapunovExponent(
         value=-math.inf,
-        interval=Interval(-math.inf, -math.inf, method),
+        interval=Interval(-math.inf, -math.inf, "exact: nothing was left of a difference"),
         note=f"Nothing is left of a difference after {steps} steps.",
         log_distance=np.zeros(0),
         first=0,
@@ -229,8 +225,7 @@ def _interval(trials: np.ndarray, curve: np.ndarray) -> Interval:
     what = "drives" if len(trials) > 1 else "pairs under one drive"
     if len(independent) < 3:
         growth = np.diff(curve)
-        pieces = min(_PIECES, len(growth))
-        independent = np.array([piece.mean() for piece in np.array_split(growth, pieces)])
+        independent = np.array([piece.mean() for piece in np.array_split(growth, min(_PIECES, len(growth)))])
         what = "pieces of the fall"
     error = float(independent.std(ddof=1) / len(independent) ** 0.5)
     return t_interval(value, error, len(independent) - 1, f"{len(independent)} {what}, Student's t")
@@ -318,8 +313,7 @@ def lyapunov_spectrum(
         if not np.isfinite(after).all():
             raise InputRangeError(f"a trajectory is not finite after {t + 1} steps: the system diverges")
         x = after[0]
-        columns = np.moveaxis(after[1:] - x, 0, 2) / distance[:, None, None]
-        directions, upper = np.linalg.qr(columns)
+        directions, upper = np.linalg.qr(np.moveaxis(after[1:] - x, 0, 2) / distance[:, None, None])
         lengths = np.abs(np.diagonal(upper, axis1=1, axis2=2))
         # What has vanished in rounding is known to have shrunk at least so far.
         growth[t] = np.log(np.maximum(lengths, np.finfo(np.float64).tiny)).mean(axis=0)
@@ -468,12 +462,8 @@ def _approaching(x: np.ndarray, response: np.ndarray) -> np.ndarray:
         return closer
     edges = np.linspace(0, steps, pieces + 1).astype(int)[:-1]
     lengths = np.diff(edges, append=steps)
-    squares = np.stack(
-        [
-            np.add.reduceat(np.mean((x[i] - x[j]) ** 2, axis=1), edges) / lengths
-            for i, j in zip(first, second, strict=True)
-        ]
-    )
+    pairs = zip(first, second, strict=True)
+    squares = np.stack([np.add.reduceat(np.mean((x[i] - x[j]) ** 2, axis=1), edges) / lengths for i, j in pairs])
     curves = np.log(np.maximum(squares, np.finfo(float).tiny)) / 2
     at = np.arange(pieces) - (pieces - 1) / 2
     slope = curves @ at / (at @ at)

@@ -106,8 +106,7 @@ class BatchMeans:
         """Interval for a `value` that has this error."""
         if self.batches < FEWEST:
             return no_interval()
-        method = f"{self.batches} batch means over time, Student's t"
-        return t_interval(value, self.error, self.batches - 1, method)
+        return t_interval(value, self.error, self.batches - 1, f"{self.batches} batch means over time, Student's t")
 
 
 def batch_means(series: np.ndarray) -> BatchMeans:

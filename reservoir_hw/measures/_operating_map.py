@@ -117,8 +117,7 @@ def best_first(capacity: ArrayLike, linear: ArrayLike) -> np.ndarray:
 
     Without noise every point has the whole rank.
     """
-    enough = (1 - _ALIKE) * np.max(capacity)
-    return np.lexsort([-np.asarray(linear), -np.minimum(capacity, enough)])
+    return np.lexsort([-np.asarray(linear), -np.minimum(capacity, (1 - _ALIKE) * np.max(capacity))])
 
 
 def grid_points(values: list[list[float]]) -> np.ndarray:

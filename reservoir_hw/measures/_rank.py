@@ -85,8 +85,7 @@ def _rank(states: Any, noise: Any, threshold: float | None, kind: Streams) -> Ra
             level = float(checked(np.atleast_1d(noise), ("nodes",), "noise").max())
             if level < 0:
                 raise ConfigurationError("noise is a standard deviation and cannot be negative")
-            edge = streams**0.5 + nodes**0.5 + math.sqrt(-2 * math.log(1 - CONFIDENCE))
-            threshold = max(threshold, level * edge)
+            threshold = max(threshold, level * (streams**0.5 + nodes**0.5 + math.sqrt(-2 * math.log(1 - CONFIDENCE))))
     elif threshold < 0:
         raise ConfigurationError(f"threshold is {threshold}; it must be at least 0")
     ranks = (singular > threshold).sum(axis=1)
@@ -233,8 +232,7 @@ def _jackknife(rows: Rows, mean: np.ndarray, weights: np.ndarray, products: np.n
         x = (block.states - mean) * weights
         touched = (edges[:-1] < block.rows.stop) & (edges[1:] > block.rows.start)
         for number in np.flatnonzero(touched).tolist():
-            inside = slice(max(edges[number] - block.rows.start, 0), edges[number + 1] - block.rows.start)
-            part = x[inside]
+            part = x[max(edges[number] - block.rows.start, 0) : edges[number + 1] - block.rows.start]
             own[number] += (part**2).sum()
             crossed[number] += ((part @ products) * part).sum()
             sums[number] = sums.get(number, 0.0) + part.T @ part

@@ -70,13 +70,11 @@ class Comparison:
         return self.differs or self.smallest <= WORTH_SEEING
 
     def __str__(self) -> str:
+        if self.p is None and not self.difference:
+            return "equal in every bit"
         where = f", most at step {self.step}, node {self.node} ({self.largest:.2g})"
         if self.p is None:
-            return (
-                f"differs by {self.difference:.2g} standard deviations{where}"
-                if self.difference
-                else "equal in every bit"
-            )
+            return f"differs by {self.difference:.2g} standard deviations{where}"
         where = where if self.differs else ""
         return (
             f"p = {self.p:.2g}, {self.effect:.2g} repeat errors or {self.difference:.2g} standard deviations{where}; "
@@ -105,16 +103,10 @@ def compare_exactly(reference: np.ndarray, other: np.ndarray, *, spread: float, 
     """
     moved = np.abs(other.astype(np.float64) - reference)
     difference = float(np.sqrt(np.mean(moved**2))) / spread
-    step, node = np.unravel_index(moved.argmax(), moved.shape)
+    step, node = map(int, np.unravel_index(moved.argmax(), moved.shape))
     largest = float(moved[step, node]) / spread
-    return Comparison(
-        difference > tolerance or largest > 100 * tolerance,
-        difference,
-        tolerance,
-        largest=largest,
-        step=int(step),
-        node=int(node),
-    )
+    differs = difference > tolerance or largest > 100 * tolerance
+    return Comparison(differs, difference, tolerance, largest=largest, step=step, node=node)
 
 
 def compare_repeats(reference: np.ndarray, other: np.ndarray, *, spread: float, alpha: float = ALPHA) -> Comparison:

@@ -38,8 +38,7 @@ def memory_figure(result: MemoryCapacity) -> Figure:
     for channel, (recall, colour) in enumerate(zip(result.recall, colours(len(result.recall)), strict=True)):
         label = "recall" if len(result.recall) == 1 else f"recall of input {channel}"
         axes.plot(delays, recall, "o-", color=colour, markersize=3, linewidth=1, label=label)
-    chance = result.threshold.max(axis=0)
-    axes.fill_between(delays, chance, color=_QUIET, alpha=0.5, linewidth=0, label="chance")
+    axes.fill_between(delays, result.threshold.max(axis=0), color=_QUIET, alpha=0.5, linewidth=0, label="chance")
     remembered = np.flatnonzero(result.capacities.any(axis=0))
     axes.set_xlim(-0.5, min(len(delays) - 0.5, 1.15 * (remembered[-1] if len(remembered) else 0) + 5))
     axes.set_ylim(0, 1.05)
@@ -217,10 +216,9 @@ def noise_budget_figure(result: NoiseBudget) -> Figure:
         budget.bar(at, values, 0.6, bottom=bottom, color=colour, label=label)
         for place, (value, below) in enumerate(zip(values, bottom, strict=True)):
             if value > 0.06 * result.rank[0]:
-                light = colour in (dark, _SECOND)
                 budget.text(
                     place, below + value / 2, f"{value:.3g}", ha="center", va="center", fontsize=9,
-                    color="white" if light else "black",
+                    color="white" if colour in (dark, _SECOND) else "black",
                 )  # fmt: skip
         bottom = bottom + values
     budget.plot(at, result.rank, "_", color="black", markersize=34, label="rank")
@@ -326,11 +324,10 @@ def operating_map_figure(result: OperatingMap) -> Figure:
                 cells, origin="lower", aspect="auto", vmin=lowest, vmax=highest, cmap=shades, interpolation="nearest"
             )
             for number, i, j in zip(here, *at, strict=True):
-                dark = values[number] < (lowest + highest) / 2
                 star = "★ " if number == result.best else ""
                 axes.text(
                     i, j, f"{star}{values[number]:.3g}", ha="center", va="center", fontsize=8,
-                    color="white" if dark else "black",
+                    color="white" if values[number] < (lowest + highest) / 2 else "black",
                 )  # fmt: skip
             axes.set_xticks(np.arange(len(x)), [f"{value:.3g}" for value in x])
             axes.set_yticks(np.arange(len(y)), [f"{value:.3g}" for value in y] if names[1] else [""])
@@ -356,9 +353,7 @@ def coverage_figure(result: Coverage) -> Figure:
             (result.beside, "0.65", f"leaky networks: {result.cells_beside} cells"),
             (result.behaviours, _SECOND, f"this device: {result.value:.0f} cells"),
         ):
-            axes.plot(
-                behaviours[:, first], behaviours[:, second], "o", color=colour, markersize=5, alpha=0.7, label=label
-            )
+            axes.plot(*behaviours[:, (first, second)].T, "o", color=colour, markersize=5, alpha=0.7, label=label)
         axes.set(xlabel=BEHAVIOURS[first], ylabel=BEHAVIOURS[second])
         # The sides of the cells.
         for limits, draw in ((axes.get_xlim(), axes.axvline), (axes.get_ylim(), axes.axhline)):

@@ -66,8 +66,7 @@ def _over_models(axes: Axes, reservoirs: Models, baselines: Models, noises: Sequ
             if snr in baselines[label]:
                 level = baselines[label][snr]
                 look: dict[str, Any] = {"color": colour if len(noises) > 1 else "0.5", "linestyle": style}
-                height = level.rate or level.high
-                handles.append(axes.axhline(height, label=f"baseline {label}{at}", **look))
+                handles.append(axes.axhline(level.rate or level.high, label=f"baseline {label}{at}", **look))
     axes.set_xlim(-0.4, len(reservoirs) - 0.6)
     return handles
 
@@ -276,7 +275,7 @@ class ChannelEqualisation(Task):
         noises = sorted({snr for points in models.values() for snr in points})
         varied = _varied(rows)
         figure, axes = one_panel(8.0, 4.8)
-        axes.set_yscale("log")
+        axes.set(yscale="log", ylabel="symbol error rate")
         if reservoirs and (len(noises) == 1 or (len(varied) == 1 and len(reservoirs) > len(noises))):
             subject, line = (varied[0], "-") if len(varied) == 1 else ("model", "")
             handles = _over_models(axes, reservoirs, baselines, noises, line)
@@ -288,11 +287,9 @@ class ChannelEqualisation(Task):
             title = f"Symbol error rate by {subject}{at}"
         else:
             handles = _over_noise(axes, reservoirs, baselines)
-            axes.set_xticks(noises)
-            axes.set_xlabel("signal-to-noise ratio (dB)")
+            axes.set(xticks=noises, xlabel="signal-to-noise ratio (dB)")
             title = "Symbol error rate by noise" + (f", for each {' and '.join(varied)}" if varied else "")
         axes.set_title(f"{title}\n(bars: 95 % intervals)", fontsize=11)
-        axes.set_ylabel("symbol error rate")
         axes.grid(axis="y", color="0.9")
         axes.set_axisbelow(True)
         if any(pooled.errors == 0 for points in models.values() for pooled in points.values()):

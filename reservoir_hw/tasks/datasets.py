@@ -108,11 +108,10 @@ def found_file(path: str, key: str) -> Path:
 
     Raises `ConfigurationError` that begins with `key`, the setting that names it, where it is in neither.
     """
-    if Path(path).is_file():
-        return Path(path)
-    folder = os.environ.get(FOLDER_VARIABLE)
-    if folder and (Path(folder) / path).is_file():
-        return Path(folder) / path
+    folder = os.environ.get(FOLDER_VARIABLE, "")
+    for place in (Path(path), Path(folder) / path):
+        if place.is_file():
+            return place
     where = f"nor in {FOLDER_VARIABLE}={folder}" if folder else f"and {FOLDER_VARIABLE} names no folder to look in"
     raise ConfigurationError(f"{key}: there is no file {path} here ({Path.cwd()}), {where}")
 

@@ -7,7 +7,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -54,8 +54,7 @@ def best(models: Models, metric: str, count: int, *, largest: bool = False) -> t
     """The `count` best models by the mean of a metric, in their own order, and a remark where there are more."""
     sign = -1 if largest else 1
     means = {name: sign * found.mean() for name in models if len(found := metric_values(models[name], metric))}
-    order = sorted(models, key=lambda name: means.get(name, np.inf))
-    chosen = set(order[:count])
+    chosen = set(sorted(models, key=lambda name: means.get(name, np.inf))[:count])
     remark = f"; the best {count} of {len(models)} models" if len(models) > count else ""
     return {name: runs for name, runs in models.items() if name in chosen}, remark
 
@@ -266,9 +265,8 @@ def error_curves(rows: Sequence[Row], parameter: str, trials: str, guessing: flo
         x, errors, total = np.array(found).T
         rates = errors / total
         low, high = np.array([wilson_interval(*counts) for _, *counts in found]).T
-        axes.errorbar(
-            x, rates, (rates - low, high - rates), fmt="o-", color=colour, markersize=4, capsize=3, label=name
-        )
+        bars = rates - low, high - rates
+        axes.errorbar(x, rates, bars, fmt="o-", color=colour, markersize=4, capsize=3, label=name)
     axes.axhline(guessing, color="0.5", linewidth=1, linestyle="--", label="guessing")
     label = f"error rate of {trials} (95 % interval)"
     axes.set(xticks=values, ylim=(-0.01, 1.08 * guessing), xlabel=parameter, ylabel=label)
@@ -280,18 +278,16 @@ def error_curves(rows: Sequence[Row], parameter: str, trials: str, guessing: flo
 def confusion_figure(models: Models, classes: Sequence[object], trials: str, what: str = "class") -> Figure:
     """Which class was taken for which in the tests of all runs, from the array `confusion` (right, answer)."""
     shown, which = best(models, "error_rate", _SHOWN)
+    box = {"facecolor": "white", "edgecolor": "none", "pad": 1.5}
+    wrong: dict[str, Any] = {"color": "crimson", "weight": "bold", "bbox": box}
     figure = new_figure(1.2 + 3.6 * len(shown), 4.2)
     grid = figure.subplots(1, len(shown), sharey=True, squeeze=False)[0]
     for axes, (name, runs) in zip(grid, shown.items(), strict=True):
         confusion = np.sum([run.evaluation.arrays["confusion"] for run in runs], axis=0)
         axes.imshow(np.sqrt(confusion / confusion.sum(axis=1, keepdims=True)), cmap="Blues", vmin=0, vmax=1)
         for right, answer in np.argwhere(confusion):
-            count = confusion[right, answer]
-            if right == answer:
-                axes.text(answer, right, count, ha="center", va="center", color="white")
-            else:
-                box = {"facecolor": "white", "edgecolor": "none", "pad": 1.5}
-                axes.text(answer, right, count, ha="center", va="center", color="crimson", weight="bold", bbox=box)
+            look = {"color": "white"} if right == answer else wrong
+            axes.text(answer, right, confusion[right, answer], ha="center", va="center", **look)
         axes.set_xticks(range(len(confusion)), classes)
         axes.set_yticks(range(len(confusion)), classes)
         axes.set_xlabel(f"answer: {what}")

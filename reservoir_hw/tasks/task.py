@@ -97,9 +97,7 @@ class Split:
         """(batch, time), True where a step counts and is no padding."""
         batch, steps = self.targets.shape[:2]
         counted = np.ones((batch, steps), dtype=bool) if self.counted is None else self.counted
-        if self.lengths is None:
-            return counted
-        return counted & (np.arange(steps) < np.asarray(self.lengths)[:, None])
+        return counted if self.lengths is None else counted & (np.arange(steps) <= self.ends[:, None])
 
     def counted_at(self, row: int, steps: np.ndarray) -> np.ndarray:
         """(steps,), whether these of a sequence count."""
@@ -238,9 +236,10 @@ class Task(ABC):
         They are in the user's numbers. Padding and steps that are not valid are left out.
         """
         found, valid, series = {}, self.train.valid, self.series
-        users = (None, None) if series is None else (series.user_inputs, series.user_outputs)
-        for name, to_user in zip(("inputs", "targets"), users, strict=True):
-            values = self.train.inputs if name == "inputs" else self.train.targets
+        for name, values, to_user in (
+            ("inputs", self.train.inputs, series and series.user_inputs),
+            ("targets", self.train.targets, series and series.user_outputs),
+        ):
             rows = values[:, : valid.shape[1]][valid[:, : values.shape[1]]]
             most = rows[:: max(1, -(-len(rows) // _ROWS))]
             # Numbers that occur, inwards: of few rows the one at each end is left out all the same.
@@ -304,10 +303,9 @@ class Task(ABC):
                 f"a share of {share:g} of {steps} training steps is {judged_steps} steps, but at least {needed} are "
                 "needed; take a larger share or more training steps"
             )
-        found.train = train.of([0], slice(0, cut))
-        found.test = (
-            _forecasts_in(train.inputs[0, cut:], self.test) if self.closed_loop else train.of([0], slice(cut, steps))
-        )
+        found.train, found.test = train.of([0], slice(0, cut)), train.of([0], slice(cut, steps))
+        if self.closed_loop:
+            found.test = _forecasts_in(train.inputs[0, cut:], self.test)
         return found
 
     @abstractmethod

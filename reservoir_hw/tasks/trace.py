@@ -36,15 +36,13 @@ def _outputs_figure(models: Models, which: str) -> Figure:
     shown = [delays[i] for i in np.linspace(0, len(delays) - 1, min(_PANELS, len(delays))).round().astype(int)]
     figure, grid = panels(10.0, 1.2 + 1.9 * len(shown), len(shown), 1, sharex=True, squeeze=False)
     for axes, delay in zip(grid[:, 0], shown, strict=True):
-        truth_drawn = False
         for (name, runs), colour in zip(models.items(), colours(len(models)), strict=True):
             arrays = runs[0].evaluation.arrays
             if delay not in arrays["delays"]:
                 continue
             column = arrays["delays"].tolist().index(delay)
-            if not truth_drawn:
+            if not axes.lines:
                 axes.plot(arrays["piece/targets"][:, column], color="0.7", linewidth=2.5, label="truth")
-                truth_drawn = True
             r2 = runs[0].evaluation.metrics[f"r2/{delay}"]
             axes.plot(arrays["piece/outputs"][:, column], color=colour, linewidth=1.1, label=f"{name}, r² {r2:.3f}")
         axes.set_title(_asked(delay), fontsize=10, loc="left")

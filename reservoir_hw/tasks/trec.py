@@ -64,12 +64,8 @@ def word_vectors(words: Iterable[str], file: str, seed: int) -> dict[str, np.nda
     if not known:
         raise ConfigurationError(f"vectors: {file} has none of the {len(wanted):,} words of the questions")
     if len(known) < len(wanted):
-        log.warning(
-            "vectors: %s has %s of the %s words of the questions; the others are random",
-            file,
-            f"{len(known):,}",
-            f"{len(wanted):,}",
-        )
+        has = f"{len(known):,} of the {len(wanted):,} words of the questions"
+        log.warning("vectors: %s has %s; the others are random", file, has)
     spread = float(np.std(list(known.values())))
     width = len(next(iter(known.values())))
     return {**random_vectors(sorted(wanted - set(known)), width, seed, spread), **known}
@@ -86,8 +82,7 @@ def _found(wanted: set[str], path: Path) -> dict[str, np.ndarray]:
             fields = line.rstrip().split(" ")
             if number == 1 and len(fields) == 2:
                 continue
-            if width is None:
-                width = len(fields) - 1
+            width = width or len(fields) - 1
             if not 1 <= width < len(fields):
                 cut = number
                 continue

@@ -102,8 +102,7 @@ def _of_table(source: Source, targets: Sequence[str], *, learned: bool) -> tuple
         lines.append(f"time: {{column: {_quoted(shown[clock])}}}  # a guess: it increases evenly")
         numbers.remove(clock)
     bad = {number: why for number in numbers if (why := _unusable(array, number))}
-    for number, why in bad.items():
-        lines.append(f"# the column {_quoted(shown[number])} {why}: it is no input")
+    lines += [f"# the column {_quoted(shown[number])} {why}: it is no input" for number, why in bad.items()]
     key = "" if name == TABLE else f"array: {_quoted(name)}, "
     numbered = [int(one) if one.isdigit() and one not in known else one for one in targets]
     wanted = all_of(numbered, known, width, "--targets")

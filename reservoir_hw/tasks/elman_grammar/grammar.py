@@ -92,11 +92,8 @@ class Skeleton(NamedTuple):
 
     def then(self, other: Skeleton) -> Skeleton:
         """This piece followed by another."""
-        return Skeleton(
-            self.symbols + other.symbols,
-            self.distances + other.distances,
-            self.probability * other.probability,
-        )
+        symbols, distances = self.symbols + other.symbols, self.distances + other.distances
+        return Skeleton(symbols, distances, self.probability * other.probability)
 
 
 def skeletons(productions: Productions) -> Iterator[Skeleton]:
@@ -138,11 +135,9 @@ def skeletons(productions: Productions) -> Iterator[Skeleton]:
 
 def conditioned(probability: np.ndarray, is_complex: np.ndarray, complex_share: float) -> np.ndarray:
     """Probabilities (n,) rescaled so that those of complex sentences sum to `complex_share`, all to 1."""
-    return np.where(
-        is_complex,
-        complex_share * probability / probability[is_complex].sum(),
-        (1 - complex_share) * probability / probability[~is_complex].sum(),
-    )
+    with_clause = complex_share * probability / probability[is_complex].sum()
+    simple = (1 - complex_share) * probability / probability[~is_complex].sum()
+    return np.where(is_complex, with_clause, simple)
 
 
 @dataclass(frozen=True)
@@ -292,8 +287,7 @@ def draw(
     probe_type = _type_numbers(spoken, probe_schema, probe_words)
     cumulative = np.cumsum(spoken.probability)
     while any(sum(len(schema) for schema, _ in found[side]) < wanted[side] for side in wanted):
-        at = random.random(sentences) * cumulative[-1]
-        schema = np.searchsorted(cumulative, at, side="right")
+        schema = np.searchsorted(cumulative, random.random(sentences) * cumulative[-1], side="right")
         words = np.floor(random.random((sentences, LONGEST)) * CLASS_SIZE[spoken.classes[schema]])
         words = words.astype(np.int64)
         number = _type_numbers(spoken, schema, words)
@@ -343,11 +337,8 @@ def _classes(symbols: np.ndarray) -> np.ndarray:
 def _sentences_of(spoken: Language, schema: np.ndarray, words: np.ndarray) -> Sentences:
     classes = spoken.classes[schema]
     used = classes >= 0
-    return Sentences(
-        (CLASS_START[classes] + words)[used],
-        spoken.distances[schema][used],
-        spoken.state[schema][used],
-    )
+    symbols = (CLASS_START[classes] + words)[used]
+    return Sentences(symbols, spoken.distances[schema][used], spoken.state[schema][used])
 
 
 def divide(path: Path, seed: int, dataset: int) -> tuple[list[Words], list[Words]]:
@@ -365,8 +356,7 @@ def divide(path: Path, seed: int, dataset: int) -> tuple[list[Words], list[Words
             f"{path}: {len(distinct)} distinct sentence(s); at least 2 are needed, one for training and "
             "one for the test. Give a file with more lines."
         )
-    random = generator(seed, f"elman_grammar/corpus/{dataset}")
-    order = np.argsort(random.random(len(distinct)), kind="stable")
+    order = np.argsort(generator(seed, f"elman_grammar/corpus/{dataset}").random(len(distinct)), kind="stable")
     test_size = math.ceil(len(distinct) / TEST_SHARE)
     for_test = {distinct[number] for number in order[:test_size]}
     train, test = ([one for one in sentences if (one in for_test) == side] for side in (False, True))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -57,6 +57,7 @@ _OVERALL = {
     "agreement": "verb agreement",
 }
 _WORDS = {"cross_entropy_bits": "bits per word", "perplexity": "perplexity", "accuracy": "accuracy"}
+_PAPER: dict[str, Any] = {"markerfacecolor": "white", "markeredgecolor": "crimson", "markeredgewidth": 1.2}
 _PROBE = ("boy", "who", "walks", "sees", "cats")
 _SHOWN = 6
 
@@ -114,13 +115,11 @@ def _distance_table(labels: dict[str, list[Row]], generated: bool) -> Table:
     # Every label has seen the same sets, unless a run is missing.
     shares = _verbs(max(labels.values(), key=len))
     shares = 100 * shares / shares.sum()
+    papers = AGREEMENT_ERROR if generated else {}
     body = []
     for place, distance in enumerate(DISTANCES):
         cells = [
-            _beside(
-                _mean(rows, f"agreement_error/{distance}"),
-                AGREEMENT_ERROR[label][place] if generated and label in AGREEMENT_ERROR else None,
-            )
+            _beside(_mean(rows, f"agreement_error/{distance}"), papers[label][place] if label in papers else None)
             for label, rows in labels.items()
         ]
         verbs = f"{shares[place]:.1f} ({VERB_SHARES[place]:.1f})" if generated else f"{shares[place]:.1f}"
@@ -159,21 +158,10 @@ def _distance_figure(labels: dict[str, list[Row]], generated: bool) -> Figure:
         verbs = np.maximum(_verbs(rows), 1)
         x = at + (number - (len(labels) - 1) / 2) * width
         axes.bar(x, error, 0.9 * width, color=colour, label=label)
-        bars = np.sqrt(error * (1 - error) / verbs)
-        axes.errorbar(x, error, bars, fmt="none", ecolor="0.35", elinewidth=1)
+        axes.errorbar(x, error, np.sqrt(error * (1 - error) / verbs), fmt="none", ecolor="0.35", elinewidth=1)
         if generated and label in AGREEMENT_ERROR:
-            axes.plot(
-                x,
-                AGREEMENT_ERROR[label],
-                "D",
-                markersize=4.5,
-                markerfacecolor="white",
-                markeredgecolor="crimson",
-                markeredgewidth=1.2,
-                label=None if marked else "paper (Table 4)",
-                clip_on=False,
-                zorder=5,
-            )
+            name = None if marked else "paper (Table 4)"
+            axes.plot(x, AGREEMENT_ERROR[label], "D", markersize=4.5, label=name, clip_on=False, zorder=5, **_PAPER)
             marked = True
     axes.axhline(0.5, color="0.5", linewidth=1, linestyle="--", zorder=0)
     axes.text(-0.5, 0.51, "guessing", color="0.4", fontsize=9, va="bottom")
@@ -214,16 +202,13 @@ def _probe_figure(labels: dict[str, list[Row]]) -> Figure:
         for row, word in enumerate(_PROBE):
             axes = grid[row, column]
             exact, output = arrays["probe/probabilities"][row], arrays["probe/outputs"][row]
-            exact_bars = axes.bar(at, exact, 0.95, color="0.8")
-            output_bars = axes.bar(at, output, 0.5, color=colour)
+            axes.bar(at, exact, 0.95, color="0.8", label="grammar")
+            axes.bar(at, output, 0.5, color=colour, label="output")
             if column == 0:
                 axes.set_ylabel(f"after\n“{word}”", rotation=0, ha="right", va="center", labelpad=14)
-                if row == 0:
-                    axes.legend(
-                        [exact_bars, output_bars], ["grammar", "output"], frameon=False, fontsize=8, loc="upper left"
-                    )
     for axes in grid[-1]:
         axes.set_xticks(at, [*VOCABULARY[:-1], "stop"], rotation=90, fontsize=7)
     grid[0, 0].set_ylim(0, 1.02)
+    grid[0, 0].legend(frameon=False, fontsize=8, loc="upper left")
     figure.suptitle("Which word comes next in “boy who walks sees cats .”: outputs and true probabilities" + which)
     return figure

@@ -219,11 +219,8 @@ class ElmanGrammar(Task):
 
     def _split(self, symbols: np.ndarray) -> Split:
         onehot = np.eye(self.vocabulary, dtype=np.float32) - np.float32(SHIFT)
-        return Split(
-            inputs=onehot[symbols[np.newaxis, :-1]],
-            targets=onehot[symbols[np.newaxis, 1:]],
-            symbols=symbols[np.newaxis, :-1],
-        )
+        before, following = symbols[np.newaxis, :-1], symbols[np.newaxis, 1:]
+        return Split(onehot[before], onehot[following], symbols=before)
 
     @property
     def tokens(self) -> Tokens:
@@ -322,18 +319,15 @@ def grammar_evaluation(
     possible = probabilities > 0
     norms = np.linalg.norm(level, axis=1) * np.linalg.norm(probabilities, axis=1)
     cosine = np.einsum("tw,tw->t", level, probabilities) / np.where(norms > 0, norms, 1)
-    metrics = {
-        "cosine": float(cosine.mean()),
-        "max_prediction": float(possible[np.arange(len(outputs)), normalised.argmax(axis=1)].mean()),
-    }
+    largest = possible[np.arange(len(outputs)), normalised.argmax(axis=1)]
+    metrics = {"cosine": float(cosine.mean()), "max_prediction": float(largest.mean())}
     class_scores = np.add.reduceat(normalised, _ROC_START, axis=1) / _ROC_SIZE
     class_possible = np.logical_or.reduceat(possible, _ROC_START, axis=1)
     metrics["auc"] = auc(class_scores.ravel(), class_possible.ravel())
     for group, members in _AUC_GROUPS.items():
-        columns = [_ROC_CLASSES.index(member) for member in members]
-        metrics[f"auc/{group}"] = float(
-            np.mean([auc(class_scores[:, column], class_possible[:, column]) for column in columns])
-        )
+        columns = map(_ROC_CLASSES.index, members)
+        of_members = [auc(class_scores[:, column], class_possible[:, column]) for column in columns]
+        metrics[f"auc/{group}"] = float(np.mean(of_members))
     metrics = {name: value for name, value in metrics.items() if np.isfinite(value)}
     false_alarm, hit = roc(class_scores.ravel(), class_possible.ravel())
     verbs, errors = _agreement(outputs, following, distances)

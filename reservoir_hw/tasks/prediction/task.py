@@ -166,8 +166,7 @@ class Prediction(Task):
     def tables(self, rows: Sequence[Row]) -> list[Table]:
         """Errors by model, or valid prediction times over all starts."""
         if self._loop is None:
-            shown = {"nrmse": "NRMSE", "nmse": "NMSE"}
-            return [table_of_means(self.title, by_model(rows), shown, ".3g", ".2g")]
+            return [table_of_means(self.title, by_model(rows), {"nrmse": "NRMSE", "nmse": "NMSE"}, ".3g", ".2g")]
         return [forecast_table(by_model(rows), self.title)]
 
     def figures(self, rows: Sequence[Row]) -> Figures:

@@ -90,13 +90,8 @@ def _training_figure(labels: dict[str, list[Row]]) -> Figure:
     for (label, rows), colour in zip(labels.items(), colours(len(labels)), strict=True):
         for number, row in enumerate(rows):
             arrays = row.evaluation.arrays
-            axes.plot(
-                arrays["training/step"],
-                arrays["training/loss"],
-                color=colour,
-                linewidth=1.2,
-                label=textwrap.fill(label, _LEGEND_WIDTH) if number == 0 else None,
-            )
+            name = textwrap.fill(label, _LEGEND_WIDTH) if number == 0 else None
+            axes.plot(arrays["training/step"], arrays["training/loss"], color=colour, linewidth=1.2, label=name)
             if len(arrays["validation/step"]):
                 axes.plot(arrays["validation/step"], arrays["validation/loss"], color=colour, **_VALIDATION)
     if any(len(row.evaluation.arrays["validation/step"]) for rows in labels.values() for row in rows):
@@ -109,18 +104,11 @@ def _training_figure(labels: dict[str, list[Row]]) -> Figure:
 def _weights_figure(trained: dict[str, list[Row]], others: dict[str, list[Row]]) -> Figure:
     figure, axes = one_panel(8.5, 4.4)
     for (label, rows), colour in zip(trained.items(), colours(len(trained)), strict=True):
-        axes.plot(
-            metric_values(rows, "parameters"),
-            metric_values(rows, "cross_entropy"),
-            "o",
-            color=colour,
-            markersize=7,
-            label=textwrap.fill(label, _LEGEND_WIDTH),
-        )
+        weights, losses = metric_values(rows, "parameters"), metric_values(rows, "cross_entropy")
+        axes.plot(weights, losses, "o", color=colour, markersize=7, label=textwrap.fill(label, _LEGEND_WIDTH))
     for (label, rows), style in zip(others.items(), [":", "--", "-.", "-"] * len(others), strict=False):
-        axes.axhline(
-            metric_values(rows, "cross_entropy").mean(), color="0.5", linewidth=1, linestyle=style, label=label
-        )
+        loss = metric_values(rows, "cross_entropy").mean()
+        axes.axhline(loss, color="0.5", linewidth=1, linestyle=style, label=label)
     title = "Test loss by the number of trained weights"
     axes.set(xscale="log", xlabel="trained weights", ylabel="cross-entropy of the test (nats per token)", title=title)
     figure.legend(loc="outside right center", frameon=False)
@@ -137,8 +125,7 @@ def ngram_overlap(written: np.ndarray, reference: np.ndarray, n: int) -> float:
     """
     if min(len(written), len(reference)) < n:
         raise ShapeError(f"{n}-grams need at least {n} tokens; there are {len(written)}, and {len(reference)} to find")
-    found = np.unique(_ngrams(written, n))
-    return float(np.isin(found, _ngrams(reference, n)).mean())
+    return float(np.isin(np.unique(_ngrams(written, n)), _ngrams(reference, n)).mean())
 
 
 def _ngrams(tokens: np.ndarray, n: int) -> np.ndarray:
@@ -392,14 +379,10 @@ class Text(Task):
                 "take a readout that learns from tokens (linear, low_rank, attention, laerc) and no baselines"
             )
         symbols = tokens.astype(np.int64)
-        return Split(
-            inputs=self._one_hot(symbols[:-1]), targets=self._one_hot(symbols[1:]), symbols=symbols[np.newaxis, :-1]
-        )
-
-    def _one_hot(self, symbols: np.ndarray) -> np.ndarray:
-        vectors = np.zeros((1, len(symbols), self.vocabulary), dtype=np.float32)
-        vectors[0, np.arange(len(symbols)), symbols] = 1
-        return vectors
+        inputs, targets = np.zeros((2, 1, len(symbols) - 1, self.vocabulary), dtype=np.float32)
+        for vectors, shown in ((inputs, symbols[:-1]), (targets, symbols[1:])):
+            vectors[0, np.arange(len(shown)), shown] = 1
+        return Split(inputs, targets, symbols=symbols[np.newaxis, :-1])
 
 
 def _tokenizer(text: str, config: TextConfig) -> Tokenizer:

@@ -193,6 +193,5 @@ def _look(device: Device, rule: Rule) -> Row:
         return Row(rule, "not offered", str(reason))
     except Broken as broken:
         frames = tuple(broken.frames or device.last)
-        hangs = isinstance(broken, Hangs)
-        return Row(rule, "broken", str(broken), broken.page or rule.page, frames, hangs=hangs)
+        return Row(rule, "broken", str(broken), broken.page or rule.page, frames, hangs=isinstance(broken, Hangs))
     return Row(rule, "held")

@@ -19,15 +19,13 @@ from reservoir_hw.testing.protocol.line import Line
 
 ANSWERS = {"hello": "welcome", "ping": "pong", "status": "status", "cancel": "ok", "goodbye": "ok", "release": "ok"}
 OPERATIONS = ("", "ATTACH", "RESET", "RUN", "SNAPSHOT", "RESTORE", "TRANSITION", "UPLOAD", "READOUT", "SET", "GET")
-NAMED: dict[int, frozenset[str]] = {
-    codec.RESET: frozenset({"batch"}),
-    codec.RUN: frozenset(
-        {"flags", "step", "batch", "steps", "width", "dtype", "scale", "time", "period"},
-    ),
-    codec.RESTORE: frozenset({"batch", "step"}),
-    codec.TRANSITION: frozenset({"batch", "steps", "width", "dtype", "scale"}),
-    codec.READOUT: frozenset({"width"}),
-    codec.ERROR ^ codec.REPLY: frozenset({"step"}),
+NAMED: dict[int, set[str]] = {
+    codec.RESET: {"batch"},
+    codec.RUN: {"flags", "step", "batch", "steps", "width", "dtype", "scale", "time", "period"},
+    codec.RESTORE: {"batch", "step"},
+    codec.TRANSITION: {"batch", "steps", "width", "dtype", "scale"},
+    codec.READOUT: {"width"},
+    codec.ERROR ^ codec.REPLY: {"step"},
 }
 """Fields of a reply that its operation names."""
 REPEATED: dict[int, tuple[str, ...]] = {
@@ -257,7 +255,7 @@ class Client:
     def _look_at_fields(self, request: Header, header: Header, frames: list[bytes], what: str) -> None:
         look = self._line.ledger.look
         operation = header.operation & ~codec.REPLY
-        named = NAMED.get(operation, frozenset())
+        named = NAMED.get(operation, set())
         extra = {name: getattr(header, name) for name in FIELDS if name not in named and getattr(header, name) != 0}
         if "scale" not in named and header.scale != 1:
             extra["scale"] = header.scale
@@ -267,8 +265,7 @@ class Client:
             look("error header", repeated, f"the ERROR for step {request.step} has step {header.step}", frames)
         for name in REPEATED.get(operation, ()):
             same = getattr(header, name) == getattr(request, name)
-            text = f"{what}, has {name} {getattr(header, name)}, not {getattr(request, name)}"
-            look("repeated", same, text, frames)
+            look("repeated", same, f"{what}, has {name} {getattr(header, name)}, not {getattr(request, name)}", frames)
 
     def _look_at_array(self, request: Header, header: Header, payload: bytes, frames: list[bytes], what: str) -> None:
         look, must = self._line.ledger.look, self._line.ledger.must
@@ -467,11 +464,9 @@ class Client:
 
     def leave(self) -> None:
         """Give the device back if it can still be asked."""
-        try:
+        with contextlib.suppress(Broken, zmq.ZMQError):
             if self.session:
                 self.ask("goodbye", session=self.session)
-        except (Broken, zmq.ZMQError):
-            pass
 
 
 def name_of(operation: int) -> str:
@@ -480,14 +475,10 @@ def name_of(operation: int) -> str:
 
 
 def _is_encoding(entry: Any) -> bool:
-    return (
-        isinstance(entry, list)
-        and len(entry) == 2
-        and type(entry[0]) is int
-        and entry[0] in codec.NUMBERS
-        and codec.is_number(entry[1])
-        and entry[1] > 0
-    )
+    match entry:
+        case [dtype, scale]:
+            return type(dtype) is int and dtype in codec.NUMBERS and codec.is_number(scale) and scale > 0
+    return False
 
 
 def repeat(seconds: float, pause: float, look: Callable[[], bool]) -> bool:

@@ -139,8 +139,7 @@ def unpack_data(frames: list[bytes]) -> tuple[Header, bytes]:
 
 def numbers(header: Header, payload: bytes) -> np.ndarray:
     """The payload as it was sent, (batch, steps, width), not scaled."""
-    raw = np.frombuffer(payload, NUMBERS[header.dtype])
-    return raw.reshape(header.batch, header.steps, header.width)
+    return np.frombuffer(payload, NUMBERS[header.dtype]).reshape(header.batch, header.steps, header.width)
 
 
 def to_msgpack(value: Any) -> bytes:
@@ -160,12 +159,8 @@ def from_msgpack(content: bytes) -> Any:
 
 def pack_named(arrays: Mapping[str, np.ndarray]) -> bytes:
     """Named arrays as msgpack."""
-    return to_msgpack(
-        {
-            name: [array.dtype.str[1:], list(array.shape), array.astype(array.dtype.newbyteorder("<")).tobytes()]
-            for name, array in arrays.items()
-        }
-    )
+    little = {name: array.astype(array.dtype.newbyteorder("<")) for name, array in arrays.items()}
+    return to_msgpack({name: [one.dtype.str[1:], list(one.shape), one.tobytes()] for name, one in little.items()})
 
 
 def unpack_named(payload: bytes) -> dict[str, np.ndarray]:
@@ -199,9 +194,8 @@ def _is_count(value: Any) -> bool:
 
 
 def _is_range(value: Any) -> bool:
-    if value is None:
-        return True
-    return isinstance(value, list) and len(value) == 2 and all(map(is_number, value)) and value[0] < value[1]
+    is_pair = isinstance(value, list) and len(value) == 2 and all(map(is_number, value))
+    return value is None or (is_pair and value[0] < value[1])
 
 
 SPEC: dict[str, tuple[str, Callable[[Any], bool]]] = {

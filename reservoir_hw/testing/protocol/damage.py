@@ -174,8 +174,7 @@ def _bad_payload(
     client.reset()
     header, good = client.head_of_run(u), u.tobytes()
     bad = payload(good)
-    frames = codec.pack_data(header, good if code == codec.E_CHECKSUM else bad)
-    client.send_raw([frames[0], bad])
+    client.send_raw([codec.pack_data(header, good if code == codec.E_CHECKSUM else bad)[0], bad])
     client.sent += 1
     client.failed(header, code, loses=True)
     lost(client, device)
@@ -327,8 +326,7 @@ def _other_encoding(device: Device, client: Client, *, operation: int) -> None:
         number = np.dtype(codec.NUMBERS.get(dtype, "u1"))
         other = {**fields, "dtype": dtype, "scale": scale}
         client.reset()
-        what = f"dtype {dtype} and scale {scale:g}"
-        _malformed(client, what, operation, np.zeros(count, number).tobytes(), **other)
+        _malformed(client, f"dtype {dtype} and scale {scale:g}", operation, np.zeros(count, number).tobytes(), **other)
 
 
 for _operation in (codec.RUN, codec.TRANSITION):

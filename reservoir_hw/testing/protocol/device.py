@@ -70,9 +70,10 @@ class Device(Line):
         try:
             return client.hello()
         except Broken as broken:
-            if self.ledger.is_kept("control frame"):
+            seen = "control frame" in self.ledger.seen
+            if seen and "control frame" not in self.ledger.broken:
                 raise
-            came = [frame[:16].hex() for frame in broken.frames if frame] if "control frame" in self.ledger.seen else []
+            came = [frame[:16].hex() for frame in broken.frames if frame and seen]
             what = f"{broken} ({' '.join(came)})" if came else str(broken)
             raise DeviceDisconnected(f"{self.control_address}: {what}: it is no device of this protocol") from broken
 

@@ -217,9 +217,7 @@ def _(device: Device) -> None:
 @RULES.rule("cancel and goodbye of another session get error 3", page=NO_SESSION)
 def _(device: Device) -> None:
     with device.session() as client, device.client() as other:
-        for session in (client.session ^ 1, 0):
-            other.turned_down("cancel", codec.E_NO_SESSION, session=session, request=1)
-            other.turned_down("goodbye", codec.E_NO_SESSION, session=session)
+        _not_theirs(client, other)
         if not client.ping()["valid"]:
             raise Broken("they have ended the session that holds the device")
 

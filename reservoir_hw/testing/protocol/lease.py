@@ -52,9 +52,8 @@ def _(device: Device) -> None:
 def _at_rest(device: Device, states: np.ndarray) -> None:
     """The next client must get these states for the same inputs."""
     with device.session() as client:
-        device.must_agree(
-            states, client.run(device.u()), "a RUN after ATTACH, before and after another client", exact=True
-        )
+        again = client.run(device.u())
+        device.must_agree(states, again, "a RUN after ATTACH, before and after another client", exact=True)
 
 
 @RULES.in_session(

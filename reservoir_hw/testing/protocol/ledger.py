@@ -109,10 +109,6 @@ class Ledger:
         self.seen: set[str] = set()
         self.broken: dict[str, Broken] = {}
 
-    def is_kept(self, name: str) -> bool:
-        """Whether it was seen, and never broken."""
-        return name in self.seen and name not in self.broken
-
     def look(self, name: str, fits: bool, what: str, frames: Sequence[bytes]) -> None:
         """Note one that was kept or broken."""
         self.seen.add(name)

@@ -29,8 +29,7 @@ NOBODYS = codec.pack_named({"nobody's": np.zeros((1, 3), "f4")})
 def _(device: Device, client: Client) -> None:
     device.must_have("deterministic")
     u = device.u()
-    attached = client.run(u)
-    device.must_agree(attached, client.from_rest(u), "the same RUN after ATTACH and after RESET", exact=True)
+    device.must_agree(client.run(u), client.from_rest(u), "the same RUN after ATTACH and after RESET", exact=True)
 
 
 @RULES.in_session(
@@ -161,10 +160,8 @@ def _(device: Device, client: Client) -> None:
     first = client.run(v, step=u.shape[1])
     for step in (u.shape[1], 1000):
         client.call(codec.RESTORE, codec.pack_named(arrays), batch=batch, step=step)
-        second = client.run(v, step=step)
-        device.must_agree(
-            first, second, f"the same RUN after a SNAPSHOT, and after its RESTORE to step {step}", exact=True
-        )
+        what = f"the same RUN after a SNAPSHOT, and after its RESTORE to step {step}"
+        device.must_agree(first, client.run(v, step=step), what, exact=True)
 
 
 @RULES.in_session(
@@ -276,12 +273,11 @@ def _(device: Device, client: Client) -> None:
     client.refused(codec.UPLOAD, codec.E_CONFIGURATION, payload=NOBODYS)
 
 
-def _weights(client: Client, dtype: str, outputs: int = 2) -> dict[str, np.ndarray]:
-    random = np.random.default_rng(3)
-    shape = (outputs, client.nodes)
+def _weights(client: Client, dtype: str) -> dict[str, np.ndarray]:
+    random, shape = np.random.default_rng(3), (2, client.nodes)
     weights = random.uniform(-1, 1, shape) if dtype == "f4" else random.integers(-100, 100, shape)
-    scale = random.uniform(0.01, 0.02, outputs).astype("f4")
-    return {"weights": weights.astype(dtype), "scale": scale, "bias": np.linspace(-1, 1, outputs).astype("f4")}
+    scale = random.uniform(0.01, 0.02, 2).astype("f4")
+    return {"weights": weights.astype(dtype), "scale": scale, "bias": np.linspace(-1, 1, 2).astype("f4")}
 
 
 def _outputs(device: Device, client: Client, *, dtype: str) -> None:
@@ -323,8 +319,7 @@ def _(device: Device, client: Client) -> None:
 @RULES.in_session("READOUT leaves the state alone", page=HELD)
 def _(device: Device, client: Client) -> None:
     device.must_have("readout")
-    arrays = _weights(client, "f4")
-    device.must_keep_state(client, lambda _: client.load_readout(arrays), "READOUT")
+    device.must_keep_state(client, lambda _: client.load_readout(_weights(client, "f4")), "READOUT")
 
 
 @RULES.in_session("after a RUN with outputs RUN goes on from there", page=HELD)

@@ -221,10 +221,12 @@ def _finished(client: Client, number: int) -> None:
 PRECEDENCE = Rules("which error comes first")
 
 
-def _send(device: Device, client: Client, header: Header, payload: bytes, *, damaged: bool = False) -> Header:
-    """A request whose payload may be another one than its checksum says."""
-    front = codec.pack_data(header, payload)[0]
-    device.send(client.data, [front, payload[:-1] + bytes([payload[-1] ^ 1]) if damaged else payload])
+def _damaged_run(device: Device, client: Client) -> Header:
+    """Send a RUN whose payload is another one than its checksum says."""
+    u = device.u()
+    header = client.head_of_run(u)
+    front, payload = codec.pack_data(header, u.tobytes())
+    client.send_raw([front, payload[:-1] + bytes([payload[-1] ^ 1])])
     client.sent = max(client.sent, header.request)
     return header
 
@@ -234,33 +236,30 @@ def _lose(device: Device, client: Client) -> None:
 
 
 def _other_session(device: Device, client: Client) -> None:
-    own, u = client.session, device.u()
+    own = client.session
     client.session = own ^ 1
-    request = _send(device, client, client.head_of_run(u), u.tobytes(), damaged=True)
+    request = _damaged_run(device, client)
     client.session = own
     client.failed(request, codec.E_NO_SESSION)
     client.sent -= 1
 
 
 def _copy(device: Device, client: Client) -> None:
-    u = device.u()
-    client.from_rest(u)
+    client.from_rest(device.u())
     client.sent -= 1
-    _send(device, client, client.head_of_run(u), u.tobytes(), damaged=True)
+    _damaged_run(device, client)
     # It is neither answered nor does it lose the state.
     client.reset()
 
 
 def _gap(device: Device, client: Client) -> None:
-    u = device.u()
     client.sent += 1
-    client.failed(_send(device, client, client.head_of_run(u), u.tobytes(), damaged=True), codec.E_SEQUENCE)
+    client.failed(_damaged_run(device, client), codec.E_SEQUENCE)
 
 
 def _cancelled_and_damaged(device: Device, client: Client) -> None:
-    u = device.u()
     client.told("cancel", session=client.session, request=client.sent + 1)
-    client.failed(_send(device, client, client.head_of_run(u), u.tobytes(), damaged=True), codec.E_CHECKSUM)
+    client.failed(_damaged_run(device, client), codec.E_CHECKSUM)
 
 
 def _cancelled_and_unknown(device: Device, client: Client) -> None:
@@ -277,7 +276,7 @@ def _field_after_loss(device: Device, client: Client) -> None:
     _lose(device, client)
     header = client.head_of_run(u)
     header.time = 1
-    client.failed(_send(device, client, header, u.tobytes()), codec.E_MALFORMED)
+    client.failed(client.send(header, u.tobytes()), codec.E_MALFORMED)
 
 
 def _step_after_loss(device: Device, client: Client) -> None:

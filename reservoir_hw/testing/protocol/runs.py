@@ -121,11 +121,9 @@ def _(device: Device) -> None:
         raise NotOffered(f"the device needs {seconds:.1f} s for so many steps")
     with device.session() as client:
         client.reset()
-        step = 0
-        while step <= MANY:
-            u = device.u(steps=MANY // 4)
+        u = device.u(steps=MANY // 4)
+        for step in range(0, MANY + 1, u.shape[1]):
             client.run(u, step=step)
-            step += u.shape[1]
 
 
 @RULES.in_session(

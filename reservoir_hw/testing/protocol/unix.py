@@ -331,8 +331,7 @@ def _(device: Device) -> None:
             front = codec.sealed(codec.pack_data(header)[0][:72] + crc.to_bytes(4, "little"))
             _packets(client).send_packet(prefix(u.nbytes, INLINE), front, u.tobytes())
             client.sent += 1
-            states = client.states(header)
-            device.must_agree(before, states, "the same RUN with checksums, and without", exact=True)
+            device.must_agree(before, client.states(header), "the same RUN with checksums, and without", exact=True)
 
 
 def _ends(device: Device, *, control: bool) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 import os
 import re
 
@@ -30,3 +31,11 @@ def resource_of_port(port: str) -> str:
     if "://" in port:
         return f"serial {port.lower()}"
     return f"serial {os.path.realpath(port) if '/' in port else port.upper()}"
+
+
+def is_this_host(host: str) -> bool:
+    """Whether a host, in small letters, is the one that this runs on, by its name or by its address."""
+    try:
+        return host == "localhost" or ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False

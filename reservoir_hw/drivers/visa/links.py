@@ -5,7 +5,6 @@ whether somebody answers there.
 from __future__ import annotations
 
 import contextlib
-import ipaddress
 import logging
 import os
 import re
@@ -28,7 +27,7 @@ from reservoir_hw.core.errors import (
     extra,
     text_of,
 )
-from reservoir_hw.drivers.ports import port_of, resource_of_port
+from reservoir_hw.drivers.ports import is_this_host, port_of, resource_of_port
 
 if TYPE_CHECKING:
     from reservoir_hw.drivers.serial.line import Line
@@ -370,8 +369,7 @@ class PyvisaLink:
                 return payload_of(self._message())
             first = self._resource.read_bytes(2)
             size = int(self._resource.read_bytes(length_of_length(first)))
-            data = self._resource.read_bytes(size + len(self._end), chunk_size=_CHUNK)
-            return memoryview(data)[:size]
+            return memoryview(self._resource.read_bytes(size + len(self._end), chunk_size=_CHUNK))[:size]
 
     def close(self) -> None:
         """The session closes the resource."""
@@ -440,7 +438,7 @@ def resource_of(address: str) -> str:
     if match is None:
         return f"visa {address.upper()}"
     host = match["host"].lower().strip("[]")
-    if _is_this_host(host) or match["rest"].lower().startswith("gpib"):
+    if is_this_host(host) or match["rest"].lower().startswith("gpib"):
         return f"visa {host} {match['rest'].lower()}"
     return f"visa {host}"
 
@@ -448,13 +446,6 @@ def resource_of(address: str) -> str:
 def is_raw_socket(address: str) -> bool:
     """Whether it is a plain TCP connection, without messages."""
     return address.upper().endswith("::SOCKET")
-
-
-def _is_this_host(host: str) -> bool:
-    try:
-        return host == "localhost" or ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
 
 
 # ---- Opening a VISA address, so that one learns at once whether somebody answers there.
@@ -504,8 +495,7 @@ class Session:
 
 def without_delay(resource: Any) -> None:
     """Where a pyvisa resource is a socket of pyvisa-py, a query after a write is sent at once, and not after 44 ms."""
-    connected = _socket_of(resource)
-    if connected is not None:
+    if (connected := _socket_of(resource)) is not None:
         connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
 

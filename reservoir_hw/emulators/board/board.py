@@ -263,7 +263,6 @@ class Device(Protocol):
 
     def reset(self) -> None:
         """Back to rest."""
-        ...
 
     def step(self, counts: NDArray[np.integer[Any]]) -> NDArray[np.int16]:
         """One period: inputs (inputs,) -> states (nodes,). Raises `DeviceProblem`."""

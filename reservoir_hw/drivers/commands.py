@@ -78,12 +78,10 @@ class Template:
         self.parts: list[str | Place] = []
         done = 0
         for found in _PLACE.finditer(text):
+            literal = found["literal"]
             self.parts.append(text[done : found.start()])
+            self.parts.append(self._place(found["place"], found["end"]) if literal is None else f"{{{literal}}}")
             done = found.end()
-            if found["literal"] is not None:
-                self.parts.append(f"{{{found['literal']}}}")
-            else:
-                self.parts.append(self._place(found["place"], found["end"]))
         self.parts.append(text[done:])
 
     @property
@@ -91,7 +89,7 @@ class Template:
         """All of them, from left to right."""
         return [part for part in self.parts if isinstance(part, Place)]
 
-    def filled(self, values: Values, passed: Callable[[Place, str], str] | None = None) -> str:
+    def filled(self, values: Values, passed: Callable[[Place, str], str] = lambda place, text: text) -> str:
         """The line with these values. `passed` gets what is written at each place, and returns what stands there."""
         written = []
         for part in self.parts:
@@ -99,8 +97,7 @@ class Template:
                 value = values[part.name]
                 if part.index is not None:
                     value = value[part.index if isinstance(part.index, int) else int(values[part.index])]
-                text = part.text(value)
-                part = text if passed is None else passed(part, text)
+                part = passed(part, part.text(value))
             written.append(part)
         return "".join(written)
 
@@ -225,8 +222,7 @@ def named(numbers: Sequence[float], names: Sequence[str], asked: str, answer: st
     Raises `ProtocolError` for a count that does not fit, and `DeviceFault` for a state by which an instrument says that
     there is none.
     """
-    if not names:
-        names = (STATE,)
+    names = names or (STATE,)
     if not len(numbers) or len(numbers) % len(names):
         raise ProtocolError(
             f"{asked} was answered by {answer}, {len(numbers)} numbers where {len(names)} are read ({', '.join(names)})"
@@ -367,11 +363,9 @@ class TextInstrument:
         log.debug("%s <- %s", self.address, line)
         try:
             yield session.link
-        except DeviceTimeout as error:
-            self._explain(error, session.link, line)
-            self.close()
-            raise
-        except BaseException:
+        except BaseException as error:
+            if isinstance(error, DeviceTimeout):
+                self._explain(error, session.link, line)
             self.close()
             raise
 

@@ -112,7 +112,9 @@ class Connection:
             self.declaration = self._info()
             self._longest = self.declaration.frame_bytes
             self._line.wait_at_most(timeout_s + self._line.seconds(stuffed_bytes(self._longest)))
-            self.run_steps = self._run_steps()
+            # On a slow line the inputs must have come before the lease ends.
+            in_time = int(self.declaration.lease_s / 2 / self._line.seconds(1)) - stuffed_bytes(RUN_BYTES)
+            self.run_steps = max(1, min(self.declaration.run_steps, in_time // self.declaration.input_bytes))
             """The most steps of one `drive`."""
         except BaseException:
             self._line.close()
@@ -214,12 +216,6 @@ class Connection:
             f"{_LINES_OF_TEXT}"
         )
 
-    def _run_steps(self) -> int:
-        """What the board takes. On a slow line the inputs must have come before the lease ends."""
-        declared = self.declaration
-        in_time = int(declared.lease_s / 2 / self._line.seconds(1)) - stuffed_bytes(RUN_BYTES)
-        return max(1, min(declared.run_steps, in_time // declared.input_bytes))
-
     def _attach(self) -> None:
         """Begin a session: the board is at rest, and this end in step with it."""
         if self._session:
@@ -234,9 +230,8 @@ class Connection:
             log.warning("%s: the board says: %s", self.port, before.problem)
         # An ATTACH with the number of a session that there is would count as a copy.
         taken = {self._session, before.session}
-        while (session := secrets.randbelow(LAST_NUMBER) + 1) in taken:
-            pass
-        self._session = session
+        while self._session in taken:
+            self._session = secrets.randbelow(LAST_NUMBER) + 1
         self._ask(Operation.ATTACH, self._session, 0, work_s=self.declaration.reset_time_s)
         self._number, self._failure = 0, None
 

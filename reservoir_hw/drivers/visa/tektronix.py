@@ -58,17 +58,15 @@ class TektronixAfg3000(BurstGenerator):
 
     def _load(self, volts: Mapping[int, np.ndarray], sample_rate_hz: float) -> dict[int, float]:
         last = [*volts][-1]
-        rates: dict[int, float] = {}
-        for number, samples in volts.items():
-            memory = "EMEM" if number == last else f"USER{number}"
-            rates[number] = self._load_output(number, memory, samples, sample_rate_hz)
-        return rates
+        return {
+            number: self._load_output(number, "EMEM" if number == last else f"USER{number}", samples, sample_rate_hz)
+            for number, samples in volts.items()
+        }
 
     def _load_output(self, number: int, memory: str, volts: np.ndarray, sample_rate_hz: float) -> float:
         output, source = self._config.outputs[number], f"SOUR{number}"
         amplitude, offset = _levels(output)
-        played = self._played(number, volts)
-        counts = np.rint((played - offset) * (2 * _MIDDLE / amplitude)) + _MIDDLE
+        counts = np.rint((self._played(number, volts) - offset) * (2 * _MIDDLE / amplitude)) + _MIDDLE
         load = "INF" if math.isinf(output.load_ohm) else f"{output.load_ohm:g}"
         # There is no command for the sample rate.
         frequency = sample_rate_hz / len(counts)

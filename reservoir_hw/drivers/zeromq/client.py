@@ -174,8 +174,7 @@ class Connection:
             )
             asked.reach(self.address)
             self._control = Control(asked, self.address, timeout_s, self.incidents)
-            wishes = self._data.wishes(checksums=checksums)
-            self.welcome = while_busy(lambda: self._control.hello(**wishes))
+            self.welcome = while_busy(lambda: self._control.hello(**self._data.wishes(checksums=checksums)))
             self._session: int = self.welcome["session"]
             self.credits: int = self.welcome["credits"]
             """RUN requests that may be unanswered."""

@@ -184,8 +184,7 @@ def pack_arrays(arrays: Mapping[str, np.ndarray]) -> bytes:
             raise ConfigurationError(
                 f"{name!r} is {array.dtype}, which does not travel: convert it (there are {', '.join(_ARRAY_DTYPES)})"
             )
-        shape = list(array.shape)
-        content[name] = [kind, shape, np.ascontiguousarray(array, _ARRAY_DTYPES[kind]).tobytes()]
+        content[name] = [kind, list(array.shape), np.ascontiguousarray(array, _ARRAY_DTYPES[kind]).tobytes()]
     return pack_map(content)
 
 

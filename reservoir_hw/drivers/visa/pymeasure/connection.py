@@ -371,8 +371,7 @@ def _place(made: Any, path: str) -> tuple[Any, str]:
 
 
 def _read(made: Any, path: str) -> Any:
-    owner, name = _place(made, path)
-    return getattr(owner, name)
+    return getattr(*_place(made, path))
 
 
 def _assign(made: Any, path: str, value: Any) -> None:

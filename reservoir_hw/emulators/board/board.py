@@ -455,8 +455,7 @@ class Board:
         outside = np.flatnonzero(((counts < low) | (counts > high)).any(axis=1))
         if outside.size:
             raise _Refused(Code.INPUT_RANGE, _TEXTS[Code.INPUT_RANGE], first + int(outside[0]))
-        states = self._steps(counts)
-        return rest[: head.size] + b"".join(row.astype("<i2").tobytes() for row in states)
+        return rest[: head.size] + b"".join(row.astype("<i2").tobytes() for row in self._steps(counts))
 
     def _steps(self, counts: NDArray[np.int16]) -> list[NDArray[np.int16]]:
         states: list[NDArray[np.int16]] = []

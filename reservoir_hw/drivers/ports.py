@@ -20,8 +20,7 @@ def port_of(address: str) -> str | None:
     """The serial port of an address: its own, or that of ASRL/dev/ttyUSB0::INSTR and ASRL3::INSTR; else None."""
     if is_port(address):
         return address
-    named = _ASRL.fullmatch(address.strip())
-    if named is None:
+    if (named := _ASRL.fullmatch(address.strip())) is None:
         return None
     return f"COM{named['port']}" if named["port"].isdigit() else named["port"]
 

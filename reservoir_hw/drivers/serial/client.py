@@ -95,14 +95,10 @@ class Connection:
         self._closing = threading.Event()
         self._heartbeat: threading.Thread | None = None
         self.last_status: Status
-        self._session = 0
-        self._number = 0
-        self._step = 0
+        self._session = self._number = self._step = 0
         self._asked = secrets.randbelow(LAST_NUMBER)
-        self._heard = 0.0
-        self._busy_until = 0.0
-        self._echoed = False
-        self._is_silent = False
+        self._heard = self._busy_until = 0.0
+        self._echoed = self._is_silent = False
         # Why this end and the board are not in step, until the next ATTACH.
         self._failure: ReservoirError | None = None
         self._interrupted = DeviceTimeout(f"{port}: the last request was interrupted before its answer came")
@@ -205,8 +201,7 @@ class Connection:
             raise ProtocolError(f"{at} sends back what is sent to it: is its output wired to its own input?")
         if self.incidents.dropped > frames_before:
             raise ProtocolError(f"{at}: frames came, but no answer to INFO: does the line lose bytes?")
-        came = self._line.received - bytes_before
-        if came:
+        if came := self._line.received - bytes_before:
             raise ProtocolError(
                 f"{at}: {came} bytes came, and none was a frame: the board has another baud rate, or does not speak "
                 f"this protocol. {_LINES_OF_TEXT}"
@@ -218,13 +213,11 @@ class Connection:
 
     def _attach(self) -> None:
         """Begin a session: the board is at rest, and this end in step with it."""
-        if self._session:
-            declared = self._info()
-            if declared != self.declaration:
-                raise ProtocolError(
-                    f"{self.port}: now a board answers that declares something else ({declared.vendor} "
-                    f"{declared.model} {declared.serial}); close() and open() it"
-                )
+        if self._session and (declared := self._info()) != self.declaration:
+            raise ProtocolError(
+                f"{self.port}: now a board answers that declares something else ({declared.vendor} "
+                f"{declared.model} {declared.serial}); close() and open() it"
+            )
         before = self._status(0)
         if before.problem:
             log.warning("%s: the board says: %s", self.port, before.problem)
@@ -295,8 +288,7 @@ class Connection:
         self._line.drop()
         self._line.send(on_line(Frame(operation, session, number)))
         until = self._until(SHORTEST_BODY, answer_bytes, work_s)
-        answer = self._answer(operation, session, number, until, strict=False)
-        if answer is None:
+        if (answer := self._answer(operation, session, number, until, strict=False)) is None:
             raise self._silent(operation)
         return answer
 
@@ -342,8 +334,7 @@ class Connection:
         longest = stuffed_bytes(self._longest)
         while True:
             try:
-                data = self._line.receive(until, longest)
-                if data is None:
+                if (data := self._line.receive(until, longest)) is None:
                     return None
                 frame = frame_of(data)
             except ProtocolError as error:

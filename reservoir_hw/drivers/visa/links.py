@@ -194,9 +194,8 @@ class _Stream(ABC):
         if not size.isdigit():
             raise ProtocolError(f"{self._name}: the length of a block is no number: {size!r}")
         del self._received[: 2 + digits]
-        data = bytearray(int(size))
-        view = memoryview(data)
-        filled = min(len(data), len(self._received))
+        view = memoryview(bytearray(int(size)))
+        filled = min(len(view), len(self._received))
         view[:filled] = self._received[:filled]
         del self._received[:filled]
         self._fill(view, filled)
@@ -230,12 +229,8 @@ class SocketLink(_Stream):
         """A message without its terminator, and a block that ends it. Raises `DeviceTimeout`, `DeviceDisconnected`."""
         with self._told():
             self._socket.settimeout(self.timeout_s)
-            if not block:
-                self._socket.sendall(message + self._end)
-                return
-            self._socket.sendall(message)
-            self._socket.sendall(block)
-            self._socket.sendall(self._end)
+            for part in (message, block, self._end) if block else (message + self._end,):
+                self._socket.sendall(part)
 
     def unasked(self) -> bytes:
         """What has come and nobody has read. It is dropped. Raises `DeviceDisconnected`."""
@@ -426,16 +421,14 @@ def resource_of(address: str) -> str:
     address.
     """
     address = address.strip()
-    port = port_of(address)
-    if port is not None:
+    if (port := port_of(address)) is not None:
         return resource_of_port(port)
     if "::" not in address:
         raise ConfigurationError(
             f"{address!r} is no VISA address; examples are TCPIP::192.168.1.5::5025::SOCKET, "
             "TCPIP::192.168.1.5::hislip0::INSTR and USB0::0x2A8D::0x1602::MY1::INSTR"
         )
-    match = _TCPIP.fullmatch(address)
-    if match is None:
+    if (match := _TCPIP.fullmatch(address)) is None:
         return f"visa {address.upper()}"
     host = match["host"].lower().strip("[]")
     if is_this_host(host) or match["rest"].lower().startswith("gpib"):

@@ -370,8 +370,7 @@ class BurstGeneratorConfig(GeneratorConfig):
 
         The instrument needs `shortest` samples, with the one at `safe_v` that is put before them.
         """
-        unknown = sorted(set(volts) - set(self.outputs))
-        if unknown:
+        if unknown := sorted(set(volts) - set(self.outputs)):
             raise ConfigurationError(f"{self.address} has no output {unknown[0]} (outputs: {[*self.outputs]})")
         lengths = {len(samples) for samples in volts.values()}
         if len(lengths) != 1:

@@ -183,8 +183,7 @@ class TektronixMso(RecordDigitizer):
             f"{level} {trigger.level_v!r}",
         )
         self.check_errors()
-        found = self.query_number("HOR:MOD:RECO?")
-        if found < points:
+        if (found := self.query_number("HOR:MOD:RECO?")) < points:
             raise DeviceFault(f"{self.address}: the record has {found:g} samples, and {points} were set")
         self._taken, self._samples = tuple(inputs), points
         return rate
@@ -218,8 +217,7 @@ class TektronixMso(RecordDigitizer):
         found = 0.0
         for factor in _RATES:
             self.write(f"HOR:MOD:SAMPLER {factor * sample_rate_hz!r}")
-            found = self.query_number("HOR:MOD:SAMPLER?")
-            if found >= sample_rate_hz * (1 - _DIGITS):
+            if (found := self.query_number("HOR:MOD:SAMPLER?")) >= sample_rate_hz * (1 - _DIGITS):
                 return found
         raise ConfigurationError(
             f"{self.address}: it takes {found:g} samples/s at most, and {sample_rate_hz:g} are needed"

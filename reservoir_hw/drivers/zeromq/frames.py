@@ -133,8 +133,7 @@ def unpack_header(data: bytes) -> tuple[Header, int]:
             f"the header begins with {magic!r}, version {version}, and bytes 45 to 47 are {unused!r}; this is version "
             f"{VERSION}"
         )
-    header = Header(operation, session, request, flags, step, batch, steps, width, dtype, scale, time_ns, period_s)
-    return header, crc
+    return Header(operation, session, request, flags, step, batch, steps, width, dtype, scale, time_ns, period_s), crc
 
 
 def check_payload(payload: memoryview, crc: int) -> None:

@@ -445,10 +445,7 @@ class Parallel(Reservoir):
             state_unit=_common((spec.state_unit for spec in specs), "mixed"),
             node_names=_node_names(specs),
             not_supported=refused,
-            snapshot="snapshot" not in refused,
-            settable="settable" not in refused,
-            programmable="programmable" not in refused,
-            differentiable="differentiable" not in refused,
+            **{capability: capability not in refused for capability in _CAPABILITIES},
         )
 
     def _identity(self, specs: Sequence[ReservoirSpec]) -> Identity:

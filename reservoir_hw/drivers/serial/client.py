@@ -249,10 +249,9 @@ class Connection:
             try:
                 working_s = max(0.0, self._busy_until - time.monotonic())
                 self._ask(Operation.DETACH, self._session, self._number, work_s=working_s)
+                return
             except (DeviceTimeout, ProtocolError) as error:
                 failure = error
-            else:
-                return
         raise failure
 
     def _beat(self) -> None:

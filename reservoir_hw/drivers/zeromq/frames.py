@@ -112,10 +112,9 @@ def checksum(payload: Any) -> int:
 def pack_header(header: Header, payload: Any, *, checksums: bool = True) -> bytes:
     """80 bytes in front of `payload` (bytes, or a C-contiguous array), with its checksum or without."""
     operation, session, request, flags, step, batch, steps, width, dtype, scale, time_ns, period_s = header
-    crc = checksum(payload) if checksums and len(payload) else 0
     packed = HEADER.pack(
         DATA_MAGIC, VERSION, operation, flags, session, request, step, batch, steps, width, dtype, _UNUSED, scale,
-        time_ns, period_s, crc,
+        time_ns, period_s, checksum(payload) if checksums and len(payload) else 0,
     )  # fmt: skip
     return packed + _CHECKSUM.pack(google_crc32c.value(packed))
 

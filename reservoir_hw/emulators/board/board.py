@@ -382,9 +382,8 @@ class Board:
         states = b"".join(row.astype("<i2").tobytes() for row in refused.states)
         room = self.frame_bytes - HEADER_BYTES - _NAK_HEAD.size - len(states) - CHECK_BYTES
         text = refused.text.encode()[: min(room, 255)]
-        header = struct.pack("<BBHH", VERSION, NAK, session, number)
         what = _NAK_HEAD.pack(refused.code, self._lost, refused.step, len(refused.states), len(text))
-        return framed(header + what + text + states)
+        return framed(struct.pack("<BBHH", VERSION, NAK, session, number) + what + text + states)
 
     def _refusal(self, code: Code, *, loses_state: bool = False) -> _Refused:
         return _Refused(code, _TEXTS[code], self._step, loses_state)

@@ -63,7 +63,6 @@ class LayersConfig(LayeredReservoirConfig):
 
     def for_layers(self, width: int | None, layers: int | None) -> list[ReservoirConfig]:
         """`reservoirs`. Raises `ConfigurationError` for another number of layers."""
-        del width
         if layers not in (None, len(self.reservoirs)):
             raise ConfigurationError(
                 f"the model has {layers} layers and needs a reservoir for each, but reservoirs lists "

@@ -422,6 +422,7 @@ class Parallel(Reservoir):
         if self.native != "torch":
             refused.setdefault("differentiable", "the devices compute in different places")
         memory = [spec.memory_steps for spec in specs]
+        capabilities: dict[str, Any] = {capability: capability not in refused for capability in _CAPABILITIES}
         return ReservoirSpec(
             inputs=self._inputs,
             nodes=sum(spec.nodes for spec in specs),
@@ -445,10 +446,7 @@ class Parallel(Reservoir):
             state_unit=_common((spec.state_unit for spec in specs), "mixed"),
             node_names=_node_names(specs),
             not_supported=refused,
-            snapshot="snapshot" not in refused,
-            settable="settable" not in refused,
-            programmable="programmable" not in refused,
-            differentiable="differentiable" not in refused,
+            **capabilities,
         )
 
     def _identity(self, specs: Sequence[ReservoirSpec]) -> Identity:

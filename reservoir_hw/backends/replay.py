@@ -272,8 +272,7 @@ class Tape:
         block, row = self._find(number)
         agreed = 0
         for chunk, inside, part in block.pieces(start, start + len(u)):
-            difference = np.abs(block.inputs(chunk)[row, inside] - u[part])
-            same = np.all(difference <= tolerance, axis=1)
+            same = np.all(np.abs(block.inputs(chunk)[row, inside] - u[part]) <= tolerance, axis=1)
             if not same.all():
                 return agreed + int(same.argmin())
             agreed += len(same)

@@ -102,29 +102,21 @@ class SerialReservoir(Reservoir):
 
     def _declared(self) -> ReservoirSpec:
         board, port = self._connection.declaration, self._config.port
+
+        def told(*names: str) -> dict[str, Any]:
+            return {name: getattr(board, name) for name in names}
+
         encodings = board.input_encoding, board.state_encoding
         # Wide enough for every number that can come.
         dtype: DType = "float64" if any(e.number == np.int32 for e in encodings) else "float32"
         try:
             spec = ReservoirSpec(
-                inputs=board.inputs,
-                nodes=board.nodes,
-                identity=Identity(
-                    vendor=board.vendor,
-                    model=board.model,
-                    serial=board.serial,
-                    firmware=board.firmware,
-                    content=board.content,
-                    simulated=board.simulated,
-                ),
+                **told("inputs", "nodes", "continuity", "step_period_s", "reset_time_s", "deterministic"),
+                identity=Identity(**told("vendor", "model", "serial", "firmware", "content", "simulated")),
                 dtype=dtype,
                 input_range=_range_of(board),
                 max_batch=1,
-                continuity=board.continuity,
                 memory_steps=self._config.memory_steps or board.memory_steps,
-                step_period_s=board.step_period_s,
-                reset_time_s=board.reset_time_s,
-                deterministic=board.deterministic,
                 input_bits=_bits(board.input_encoding),
                 output_bits=_bits(board.state_encoding),
             )
@@ -167,8 +159,7 @@ class SerialReservoir(Reservoir):
         try:
             while done < steps:
                 chunk = numbers[done : done + size]
-                states = connection.drive(chunk.tobytes(), len(chunk))
-                self._take(states, out[0, done : done + len(chunk)])
+                self._take(connection.drive(chunk.tobytes(), len(chunk)), out[0, done : done + len(chunk)])
                 done += len(chunk)
         except DeviceError as fault:
             fault.steps_done = done + self._kept(fault, out[0, done : done + size])

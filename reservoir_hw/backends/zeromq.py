@@ -147,9 +147,8 @@ class ZmqReservoir(Reservoir):
         self._connection: Any = None
         # The driver is imported by open(): it needs packages that not everybody has.
         self._frames: Any = None
-        self._next_step = 0
+        self._next_step = self._wire_outputs = 0
         self._untouched = False
-        self._wire_outputs = 0
         # Sequences that the device holds.
         self._rows = 1
         self._last_timing: tuple[int, int, float] | None = None
@@ -495,8 +494,7 @@ class ZmqReservoir(Reservoir):
         def more() -> bool:
             # A chunk without steps has nothing to send: whether one comes behind it is not known yet.
             while not any(u.shape[1] for u, _, _ in ahead):
-                chunk = next(chunks, None)
-                if chunk is None:
+                if (chunk := next(chunks, None)) is None:
                     return False
                 ahead.append(chunk)
             return True
@@ -522,9 +520,8 @@ class ZmqReservoir(Reservoir):
 
     def _send_run(self, u: np.ndarray, *, more: bool, outputs: bool) -> Any:
         encoding = self._declaration.inputs
-        numbers = encoding.encode(u)
         header = self._connection.send(
-            self._frames.Operation.RUN, numbers, flags=int(more) + 2 * int(outputs), step=self._next_step,
+            self._frames.Operation.RUN, encoding.encode(u), flags=int(more) + 2 * int(outputs), step=self._next_step,
             batch=u.shape[0], steps=u.shape[1], width=u.shape[2], dtype=encoding.dtype, scale=encoding.scale,
         )  # fmt: skip
         self._next_step += u.shape[1]

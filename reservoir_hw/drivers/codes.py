@@ -85,8 +85,7 @@ _NUMBERS = {dtype: number for number, dtype in DTYPES.items()}
 
 def encoding_of(dtype: Any, scale: float = 1.0) -> Encoding:
     """The encoding of a numpy dtype; `ProtocolError` if the wire knows none."""
-    number = _NUMBERS.get(np.dtype(dtype))
-    if number is None:
+    if (number := _NUMBERS.get(np.dtype(dtype))) is None:
         raise ProtocolError(f"{np.dtype(dtype)} does not travel; there are {', '.join(map(str, _NUMBERS))}")
     return checked_encoding(number, scale)
 

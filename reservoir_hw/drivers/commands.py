@@ -78,12 +78,10 @@ class Template:
         self.parts: list[str | Place] = []
         done = 0
         for found in _PLACE.finditer(text):
+            literal = found["literal"]
             self.parts.append(text[done : found.start()])
+            self.parts.append(self._place(found["place"], found["end"]) if literal is None else f"{{{literal}}}")
             done = found.end()
-            if found["literal"] is not None:
-                self.parts.append(f"{{{found['literal']}}}")
-            else:
-                self.parts.append(self._place(found["place"], found["end"]))
         self.parts.append(text[done:])
 
     @property
@@ -91,7 +89,7 @@ class Template:
         """All of them, from left to right."""
         return [part for part in self.parts if isinstance(part, Place)]
 
-    def filled(self, values: Values, passed: Callable[[Place, str], str] | None = None) -> str:
+    def filled(self, values: Values, passed: Callable[[Place, str], str] = lambda place, text: text) -> str:
         """The line with these values. `passed` gets what is written at each place, and returns what stands there."""
         written = []
         for part in self.parts:
@@ -99,8 +97,7 @@ class Template:
                 value = values[part.name]
                 if part.index is not None:
                     value = value[part.index if isinstance(part.index, int) else int(values[part.index])]
-                text = part.text(value)
-                part = text if passed is None else passed(part, text)
+                part = passed(part, part.text(value))
             written.append(part)
         return "".join(written)
 
@@ -122,8 +119,7 @@ class Template:
         known = ", ".join(name if width is None else f"{name}[0]" for name, width in widths.items()) or "nothing"
         if not end:
             raise ValueError(f"{self.text!r}: the brace before {inside!r} is not closed")
-        parts = _PARTS.fullmatch(inside)
-        if parts is None:
+        if (parts := _PARTS.fullmatch(inside)) is None:
             raise ValueError(
                 f"{self.text!r}: {{{inside}}} is no place for a number, such as {{u[0]:.4f}}; for braces as they are "
                 f"write {{{{{inside}}}}}"
@@ -201,8 +197,7 @@ class Pattern:
     def read(self, answer: str, values: Values, asked: str) -> Reading:
         """As `Floats.read`."""
         expected = self._template.filled(values, lambda place, text: re.escape(text))
-        found = re.fullmatch(expected, answer.strip())
-        if found is None:
+        if (found := re.fullmatch(expected, answer.strip())) is None:
             raise ProtocolError(f"{asked} was answered by {shown(answer)}, which is not {expected!r}")
         reading = Reading()
         for name, text in found.groupdict().items():
@@ -225,8 +220,7 @@ def named(numbers: Sequence[float], names: Sequence[str], asked: str, answer: st
     Raises `ProtocolError` for a count that does not fit, and `DeviceFault` for a state by which an instrument says that
     there is none.
     """
-    if not names:
-        names = (STATE,)
+    names = names or (STATE,)
     if not len(numbers) or len(numbers) % len(names):
         raise ProtocolError(
             f"{asked} was answered by {answer}, {len(numbers)} numbers where {len(names)} are read ({', '.join(names)})"
@@ -237,8 +231,7 @@ def named(numbers: Sequence[float], names: Sequence[str], asked: str, answer: st
             reading.states.append(number)
         elif name != NOTHING:
             reading.named.setdefault(name, []).append(number)
-    bad = [state for state in reading.states if not abs(state) < NO_NUMBER]
-    if bad:
+    if bad := [state for state in reading.states if not abs(state) < NO_NUMBER]:
         raise DeviceFault(
             f"{asked} was answered by {answer}: {bad[0]:g} is no number but a word of instruments, for over-range "
             "(9.9e37) or for what was not measured (9.91e37): set a wider range, or have it measured"
@@ -335,14 +328,12 @@ class TextInstrument:
 
     def check_errors(self) -> None:
         """Raise `DeviceFault` with everything in the error queue, which is empty afterwards."""
-        found = self._take_errors()
-        if found:
+        if found := self._take_errors():
             raise DeviceFault(f"{self.address}: the instrument reports {'; '.join(found)}")
 
     def forget_errors(self) -> None:
         """Empty the error queue."""
-        found = self._take_errors()
-        if found:
+        if found := self._take_errors():
             log.info("%s: left in its error queue by others: %s", self.address, "; ".join(found))
 
     def expect_silence(self, within_s: float = 0.0) -> None:
@@ -367,11 +358,9 @@ class TextInstrument:
         log.debug("%s <- %s", self.address, line)
         try:
             yield session.link
-        except DeviceTimeout as error:
-            self._explain(error, session.link, line)
-            self.close()
-            raise
-        except BaseException:
+        except BaseException as error:
+            if isinstance(error, DeviceTimeout):
+                self._explain(error, session.link, line)
             self.close()
             raise
 
@@ -393,8 +382,7 @@ class TextInstrument:
         self._was_open = self._is_known = True
 
     def _expect_nothing(self, link: Link, line: str) -> None:
-        came = link.unasked()
-        if came:
+        if came := link.unasked():
             raise Unasked(
                 f"{self.address}: {shown(came.decode('latin-1'))} came unasked before {line!r}: the answer to a line "
                 "before it (then write `ask:` for its `write:`), one that came twice or late, or a text of its own"
@@ -402,10 +390,8 @@ class TextInstrument:
 
     def _send(self, link: Link, line: str) -> None:
         link.send(line.encode("latin-1"))
-        if self._config.echo:
-            echo = link.line().decode("latin-1")
-            if echo != line:
-                raise ProtocolError(f"{self.address}: {line!r} was sent, and {shown(echo)} came back as its echo")
+        if self._config.echo and (echo := link.line().decode("latin-1")) != line:
+            raise ProtocolError(f"{self.address}: {line!r} was sent, and {shown(echo)} came back as its echo")
 
     def _answer(self, link: Link, line: str) -> str:
         self._expect_nothing(link, line)
@@ -425,8 +411,7 @@ class TextInstrument:
             return found
         while len(found) < _MOST_ERRORS:
             entry = self.ask(query)
-            number = _ENTRY.match(entry)
-            if number is None:
+            if (number := _ENTRY.match(entry)) is None:
                 self.close()
                 raise ProtocolError(
                     f"{self.address}: {query} was answered by {shown(entry)}, which does not begin with a number as "

@@ -118,8 +118,7 @@ def _main() -> None:
         return
     told = {one.address: "it was brought to its safe state" for one in safe_states}
     for one in safe_states:
-        failed = _apply(one, instruments[one.address])
-        if failed:
+        if failed := _apply(one, instruments[one.address]):
             told[one.address] = f"it could NOT be brought to its safe state, do it by hand: {failed}"
     for address, said in told.items():
         with contextlib.suppress(OSError):

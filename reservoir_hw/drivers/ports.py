@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 import os
 import re
 
@@ -19,8 +20,7 @@ def port_of(address: str) -> str | None:
     """The serial port of an address: its own, or that of ASRL/dev/ttyUSB0::INSTR and ASRL3::INSTR; else None."""
     if is_port(address):
         return address
-    named = _ASRL.fullmatch(address.strip())
-    if named is None:
+    if (named := _ASRL.fullmatch(address.strip())) is None:
         return None
     return f"COM{named['port']}" if named["port"].isdigit() else named["port"]
 
@@ -30,3 +30,11 @@ def resource_of_port(port: str) -> str:
     if "://" in port:
         return f"serial {port.lower()}"
     return f"serial {os.path.realpath(port) if '/' in port else port.upper()}"
+
+
+def is_this_host(host: str) -> bool:
+    """Whether a host, in small letters, is the one that this runs on, by its name or by its address."""
+    try:
+        return host == "localhost" or ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False

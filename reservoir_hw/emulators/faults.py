@@ -18,7 +18,7 @@ from pydantic import Field, PositiveFloat, PositiveInt
 
 from reservoir_hw.core.configuration import Config
 from reservoir_hw.emulators.scpi.instrument import MessageDevice
-from reservoir_hw.emulators.scpi.messages import ScpiError
+from reservoir_hw.emulators.scpi.messages import ScpiError, definite_block
 
 Execute = Callable[[], bytes]
 
@@ -91,33 +91,21 @@ class Struck(_Fault):
 
     def strike(self, device: MessageDevice, execute: Execute, cancelled: Callable[[], bool]) -> bytes:
         """As `_Fault.strike`."""
-        return _STRUCK[self.kind](execute)
-
-
-def _dropped(execute: Execute) -> bytes:
-    raise ConnectionResetError("a planned fault")
-
-
-def _half_sent(execute: Execute) -> bytes:
-    answer = execute()
-    return answer[: len(answer) // 2]
-
-
-def _half_block(execute: Execute) -> bytes:
-    payload = _payload(execute())
-    return _block(payload[: len(payload) // 4 * 2])
-
-
-_STRUCK: dict[str, Callable[[Execute], bytes]] = {
-    # A trigger that never comes.
-    "ignored": lambda execute: b"",
-    # The message is not carried out.
-    "disconnect": _dropped,
-    # The block is shorter than its header says.
-    "short_block": _half_sent,
-    # It has half of the bytes that were asked for, and says so.
-    "wrong_length": _half_block,
-}
+        match self.kind:
+            case "ignored":
+                # A trigger that never comes.
+                return b""
+            case "disconnect":
+                # The message is not carried out.
+                raise ConnectionResetError("a planned fault")
+            case "short_block":
+                # The block is shorter than its header says.
+                answer = execute()
+                return answer[: len(answer) // 2]
+            case "wrong_length":
+                # It has half of the bytes that were asked for, and says so.
+                payload = _payload(execute())
+                return definite_block(payload[: len(payload) // 4 * 2], digits=8)
 
 
 class Clipped(_Fault):
@@ -130,7 +118,7 @@ class Clipped(_Fault):
     def strike(self, device: MessageDevice, execute: Execute, cancelled: Callable[[], bool]) -> bytes:
         """As `_Fault.strike`."""
         payload = _payload(execute())
-        return _block((b"\x7f" if self.signed else b"\xff") * self.bytes + payload[self.bytes :])
+        return definite_block((b"\x7f" if self.signed else b"\xff") * self.bytes + payload[self.bytes :], digits=8)
 
 
 Fault = Annotated[Delayed | QueuedError | Struck | Clipped, Field(discriminator="kind")]
@@ -181,7 +169,3 @@ Served = MessageDevice | FaultyInstrument
 def _payload(answer: bytes) -> bytes:
     """Of a definite-length block."""
     return answer[2 + int(answer[1:2]) :]
-
-
-def _block(payload: bytes) -> bytes:
-    return b"#8%08d" % len(payload) + payload

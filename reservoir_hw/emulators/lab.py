@@ -144,5 +144,4 @@ def virtual_lab(
             yield Lab(bench, address, address)
             return
         generator = served(dialect.generator(bench), planned.of("generator"), port)
-        digitizer = served(dialect.digitizer(bench), planned.of("digitizer"), port and port + 1)
-        yield Lab(bench, generator, digitizer)
+        yield Lab(bench, generator, served(dialect.digitizer(bench), planned.of("digitizer"), port and port + 1))

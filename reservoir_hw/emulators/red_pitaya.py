@@ -223,12 +223,10 @@ class Digitizer(Board):
     filled = query("ACQ:TRig:FILL")(lambda self: int(looked(self)._codes is not None))
     """Whether the record is complete."""
 
-    @command("ACQ:TRig:DLY", Integer((), -(2**31), 2**31 - 1))
-    def set_delay(self, samples: int) -> None:
-        """`ACQ:TRig:DLY`: the middle of the buffer lies this many samples after the trigger."""
-        self._set.delay = max(samples, -TRIGGER_SAMPLE)
-
-    delay = reading("ACQ:TRig:DLY", "delay", of=settings_of)
+    delay = acquisition_setting(
+        "ACQ:TRig:DLY", Integer((), -(2**31), 2**31 - 1), "delay", kept=lambda samples: max(samples, -TRIGGER_SAMPLE)
+    )
+    """The middle of the buffer lies this many samples after the trigger."""
     level = acquisition_setting("ACQ:TRig:LEV", Number("V", -RANGES_V["HV"], RANGES_V["HV"]), "level_v")
 
     trigger_position = query("ACQ:TPOS")(lambda self: TRIGGER_SAMPLE - self._set.delay)
@@ -297,8 +295,7 @@ class Channel:
         if not self.on:
             return OutputSettings(load_ohm=None)
         # Before the first trigger, and after it.
-        rest_v = self.last_v if self.triggered else self.first_v
-        return OutputSettings(True, None, rest_v, self._waveform())
+        return OutputSettings(True, None, self.last_v if self.triggered else self.first_v, self._waveform())
 
     def _waveform(self) -> Waveform:
         if self.function == "ARBITRARY":

@@ -148,8 +148,7 @@ class SocketServer(Listener):
         # Seen also where messages wait that nobody has read yet.
         gone.register(connection, select.POLLRDHUP)
         for message in _messages(connection, self._terminator):
-            answer = self._device.execute(message, lambda: bool(gone.poll(0)))
-            if answer:
+            if answer := self._device.execute(message, lambda: bool(gone.poll(0))):
                 # Both leave together, and a large answer is not copied for its terminator.
                 connection.sendall(answer, socket.MSG_MORE)
                 connection.sendall(self._terminator)
@@ -322,8 +321,7 @@ class _Session:
                 if message.kind == Kind.DATA:
                     continue
                 complete, data = data, bytearray()
-                messages = [b"*TRG"] if message.kind == Kind.TRIGGER else split_messages(complete)
-                for one in messages:
+                for one in [b"*TRG"] if message.kind == Kind.TRIGGER else split_messages(complete):
                     self._answer(self._device.execute(one, self._clearing.is_set), message.parameter)
 
     def _answer(self, answer: bytes, message_id: int) -> None:

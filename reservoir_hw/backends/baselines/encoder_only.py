@@ -81,12 +81,11 @@ class EncoderOnlyConfig(ReservoirConfig):
         of = self._device()
         if of.inputs is None:
             of = of.model_copy(update={"inputs": self.required_inputs()})
-        device = f"{of.kind} {json.dumps(decisive(of), sort_keys=True)}"
         return EncoderOnly(
             of.encoder(),
             of.required_inputs(),
             of.encoded_width,
-            device=device,
+            device=f"{of.kind} {json.dumps(decisive(of), sort_keys=True)}",
             input_range=getattr(of, "input_range", None),
             out_of_range=self.out_of_range,
         )
@@ -141,7 +140,6 @@ class EncoderOnly(Reservoir):
         self._encoder = encoder
 
     def _run(self, u: np.ndarray, out: Any) -> np.ndarray:
-        del out
         return self._encoder(u)
 
     def _snapshot(self) -> dict[str, np.ndarray]:

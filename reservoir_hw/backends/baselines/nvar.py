@@ -276,8 +276,7 @@ class Nvar(Reservoir):
     @property
     def monomials(self) -> np.ndarray:
         """The power of each input at each lag in each state: (nodes, lags, inputs), the present input first."""
-        inputs = self.device_spec.inputs
-        return self._monomials.exponents().reshape(-1, self.lags, inputs)
+        return self._monomials.exponents().reshape(-1, self.lags, self.device_spec.inputs)
 
     def _reset(self, batch: int) -> None:
         self._past = np.zeros((batch, self._past_steps, self.device_spec.inputs))

@@ -139,10 +139,9 @@ class LinesConfig(_InstrumentKeys, ReservoirConfig):
         if not any(line.asks for line in driven):
             raise ValueError("no line of the step asks for anything: states are read of the answer to an `ask:`")
         named = {place.index for line in driven for place in line.template.places if place.name == "u"}
-        unused = [f"u[{channel}]" for channel in range(self.inputs) if channel not in named]
-        if unused:
+        if unused := [f"u[{channel}]" for channel in range(self.inputs) if channel not in named]:
             raise ValueError(f"inputs is {self.inputs}, and no line of the step writes {', '.join(unused)}")
-        limits = Limits.of(self)
+        limits = Limits(self)
         for end in self.input_range:
             volts = [self.scaling.apply(end)] * self.inputs
             for line in driven:
@@ -194,9 +193,7 @@ class LinesConfig(_InstrumentKeys, ReservoirConfig):
         """`reset`, or what follows from the lines of `rest`."""
         if self.reset is not None:
             return self.reset
-        if self.rest:
-            return ResetByCommand()
-        return NoReset(reason="its file has neither `rest` nor `reset`")
+        return ResetByCommand() if self.rest else NoReset(reason="its file has neither `rest` nor `reset`")
 
     @property
     def kind_name(self) -> str:
@@ -236,15 +233,14 @@ _CONTENT = ("setup", "instruments", "step", "burst", "rest", "scaling", "state_s
 
 
 class Limits:
-    """Between which every number lies that is written for an input, as it stands in its line."""
+    """Between which every number lies that is written for an input, as it stands in its line.
 
-    def __init__(self, low: float, high: float) -> None:
-        self.low, self.high = (float(f"{end:{_DIGITS}}") for end in (low, high))
+    They are the ends of the input range, scaled.
+    """
 
-    @classmethod
-    def of(cls, config: LinesConfig) -> Self:
-        """The ends of its input range, scaled."""
-        return cls(*sorted(config.scaling.apply(end) for end in config.input_range))
+    def __init__(self, config: LinesConfig) -> None:
+        ends = sorted(config.scaling.apply(end) for end in config.input_range)
+        self.low, self.high = (float(f"{end:{_DIGITS}}") for end in ends)
 
     def passed(self, place: Place, text: str) -> str:
         """What is written at a place. Raises `InputRangeError` for an input beyond the limits."""

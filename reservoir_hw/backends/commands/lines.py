@@ -154,8 +154,7 @@ class Condition:
     @classmethod
     def of(cls, text: str) -> Self:
         """From its text. Raises `ValueError`."""
-        found = _CONDITION.fullmatch(text)
-        if found is None:
+        if (found := _CONDITION.fullmatch(text)) is None:
             raise ValueError(f"saturated_if {text!r} is no comparison such as `status & 8` or `state > 0.9`")
         compare, number = _SIGNS[found["sign"]], float(found["number"])
         return cls(found["name"], lambda value: compare(value, number))

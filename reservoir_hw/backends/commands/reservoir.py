@@ -67,7 +67,7 @@ class CommandsReservoir(Reservoir):
             knobs=[*self._turned.values()],
             monitors=[self._monitor(name, monitor) for name, monitor in config.monitors.items()],
         )
-        self._step, self._limits = config.driven_lines(), Limits.of(config)
+        self._step, self._limits = config.driven_lines(), Limits(config)
         self._rest, self._safe = config.other_lines(config.rest), config.other_lines(config.safe)
         self._most = 1 if config.burst is None else config.burst.most
         closing = [
@@ -108,7 +108,6 @@ class CommandsReservoir(Reservoir):
                 (self._guard.stop if is_safe else self._guard.abandon)()
 
     def _reset(self, batch: int) -> None:
-        del batch
         try:
             self._expect_guard()
             if not self._is_set_up:
@@ -129,7 +128,6 @@ class CommandsReservoir(Reservoir):
             )
 
     def _run(self, u: np.ndarray, out: Any) -> np.ndarray:
-        del out
         driven, nodes = self._config.scaling.apply(u[0]), self._config.nodes
         states, done = np.empty((1, len(driven), nodes)), 0
         try:
@@ -170,14 +168,12 @@ class CommandsReservoir(Reservoir):
     def _driven(self, driven: np.ndarray, pace: _Pace) -> np.ndarray:
         """States (steps, nodes) of scaled inputs (steps, inputs): of one step, or of a burst."""
         steps, config = len(driven), self._config
-        is_burst = config.burst is not None
-        values = {"u": (driven.T if is_burst else driven[0]).tolist(), "steps": steps}
+        values = {"u": (driven[0] if config.burst is None else driven.T).tolist(), "steps": steps}
         parts = []
         for line in self._step:
             if line.at_s is not None:
                 pace.wait_until(line.at_s)
-            reading = self._told(line, values)
-            if reading is None:
+            if (reading := self._told(line, values)) is None:
                 continue
             if line.saturated is not None:
                 self.counters.saturations += line.saturated.count(reading)

@@ -126,8 +126,7 @@ class LabFunctions:
         self._functions: dict[str, Callable[..., Any]] = {}
         imported = {key: import_function(target, f"reservoir.{key}") for key, target in targets.items()}
         given = {key: _taken(function, params, _arguments(key)) for key, function in imported.items()}
-        unknown = [name for name in params if not any(name in taken for taken in given.values())]
-        if unknown:
+        if unknown := [name for name in params if not any(name in taken for taken in given.values())]:
             arguments = [name for key, function in imported.items() for name in _named(function, _arguments(key))]
             close = difflib.get_close_matches(unknown[0], arguments, 1)
             hint = f"did you mean {close[0]!r}? " if close else ""

@@ -135,12 +135,10 @@ class PythonConfig(ReservoirConfig):
     @model_validator(mode="after")
     def _complete(self) -> Self:
         names = [*self.params, *self.knobs, *self.monitors]
-        twice = [name for name in names if names.count(name) > 1]
-        if twice:
+        if twice := [name for name in names if names.count(name) > 1]:
             raise ValueError(f"{twice[0]} is in two of params, knobs and monitors: params stay, knobs are turned")
         needed = {"procedure": ["set_call", "read_call"]}.get(self.mode, ["call"])
-        missing = [name for name in needed if getattr(self, name) is None]
-        if missing:
+        if missing := [name for name in needed if getattr(self, name) is None]:
             raise ValueError(f"mode {self.mode} needs {' and '.join(missing)}")
         if self.continuity == "replayed" and self.memory_steps == 0:
             raise ValueError("continuity replayed needs memory_steps: how many earlier inputs each call replays")
@@ -257,8 +255,7 @@ class PythonReservoir(Reservoir):
                 raise DeviceFault(f"returned {type(result).__name__} instead of a mapping or nothing")
         self._setup_result = {str(name): value for name, value in (result or {}).items()}
         for key, names in (("volatile", self._config.volatile), ("tolerance", self._config.tolerance)):
-            unknown = [name for name in names if name not in self._setup_result]
-            if unknown:
+            if unknown := [name for name in names if name not in self._setup_result]:
                 known = ", ".join(self._setup_result) or "nothing"
                 raise ConfigurationError(f"reservoir.{key}: setup_call does not return {unknown[0]!r} (but {known})")
 
@@ -277,7 +274,6 @@ class PythonReservoir(Reservoir):
         self._lab.stop()
 
     def _reset(self, batch: int) -> None:
-        del batch
         self._lab.call_if_given("reset_call")
 
     def played_steps(self, steps: int) -> int:
@@ -290,7 +286,6 @@ class PythonReservoir(Reservoir):
         return self._config.continuity == "held" and self._config.latency_steps > 0
 
     def _run(self, u: np.ndarray, out: Any) -> np.ndarray:
-        del out
         late, first = self._config.latency_steps, self.steps_driven
         if self.spec.continuity == "replayed":
             # Earlier inputs come before those of this drive.

@@ -94,7 +94,6 @@ class TorchEngine:
 
     def run(self, u: Any, out: Any, terms: LoopTerms | None) -> Any:
         """(batch, time, inputs) -> (batch, time, nodes)."""
-        del out
         states, last = self._loop(u, self._state, terms)
         # A graph that grew over calls would be held for ever: gradients reach back to the start of a call.
         # A copy outside inference mode: a later run with gradients could not go on from what was made inside.

@@ -61,8 +61,7 @@ class NetworkConfig(SimulatedConfig):
     @model_validator(mode="after")
     def _one_source_of_weights(self) -> Self:
         fields = type(self).model_fields
-        names = (*self.drawing, "nodes", "seed")
-        given = sorted(name for name in names if getattr(self, name) != fields[name].default)
+        given = sorted(n for n in (*self.drawing, "nodes", "seed") if getattr(self, n) != fields[n].default)
         if self.weights is not None and given:
             raise ValueError(f"the file in `weights` decides about {', '.join(given)}; remove them")
         if self.weights is None and self.nodes is None:
@@ -123,8 +122,7 @@ class NetworkConfig(SimulatedConfig):
 
     def encoder(self) -> Encoder:
         """W_in u + b, behind the DAC; of a gated network what drives its states, without that of its gates."""
-        weights = to_weight_bits(self.drawn_or_loaded(), self.nonidealities.loop)
-        state = weights.parts()["state"]
+        state = to_weight_bits(self.drawn_or_loaded(), self.nonidealities.loop).parts()["state"]
         front = Mask(state.W_in, state.bias)
         return lambda u: front.apply(self.converted(u))
 

@@ -110,8 +110,7 @@ class Population:
 
     def _loop(self) -> JointLoop | None:
         """The loop of one launch, made anew when a member has other weights."""
-        engines = [member.engine for member in self._members]
-        if engines != self._engines:
+        if (engines := [member.engine for member in self._members]) != self._engines:
             # Noise is drawn in pieces: ideal devices and noisy ones do not ask their engines equally often.
             alike = len({member.is_ideal for member in self._members}) == 1
             self._joint_loop = self._members[0].joint_loop(self._members) if alike else None
@@ -185,8 +184,7 @@ def _check_members(members: Sequence[SimulatedReservoir]) -> None:
         raise ConfigurationError("a reservoir stands twice in the population: it has one state, so build another one")
     first = _shape(members[0])
     for number, member in enumerate(members):
-        here = _shape(member)
-        for name, value in here.items():
+        for name, value in _shape(member).items():
             if value != first[name]:
                 raise ConfigurationError(
                     f"reservoir {number} of the population does not fit the first: {name} {value} instead of "

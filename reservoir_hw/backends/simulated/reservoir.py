@@ -74,14 +74,13 @@ class SimulatedConfig(ReservoirConfig):
 
     def drive_memory(self) -> memory.DriveMemory:
         """What a drive takes on the device. Reads a file of weights."""
-        # Of the engines that are chosen by a table, the one that needs most.
-        graphs = self.device != "cpu" and self.engine in {None, "cuda_graphs"}
         return memory.DriveMemory(
             self.encoded_width,
             self._number_of_inputs(),
             np.dtype(self.dtype).itemsize,
             noisy=not self.nonidealities.ideal,
-            graphs=graphs,
+            # Of the engines that are chosen by a table, the one that needs most.
+            graphs=self.device != "cpu" and self.engine in {None, "cuda_graphs"},
         )
 
     def _number_of_inputs(self) -> int:
@@ -145,7 +144,6 @@ class SimulatedReservoir(Reservoir):
 
     def joint_loop(self, members: Sequence[Any]) -> JointLoop | None:
         """A loop of one launch for the tensors of several devices like this one, where their engines have one."""
-        del members
         return None
 
     def _declared(self, spec: ReservoirSpec) -> ReservoirSpec:
@@ -270,13 +268,11 @@ class SimulatedReservoir(Reservoir):
         return self._drawn.dac.apply(u)[0]
 
     def _transition(self, u: Any, states: Any) -> Any:
-        drawn = self._drawn
-        if drawn is None:
+        if (drawn := self._drawn) is None:
             return self.engine.transition(u, states, None)
         # Settable devices have no noise and no drift: any sequence and step give the same terms.
         sequences = np.zeros(len(u), dtype=np.int64)
-        loop = drawn.loop_terms(sequences, 0, 0, 1)
-        after = self.engine.transition(self._converted(u), states, loop)
+        after = self.engine.transition(self._converted(u), states, drawn.loop_terms(sequences, 0, 0, 1))
         states, saturated, _ = drawn.measure(after[:, None], sequences, 0)
         self.counters.saturations += saturated
         return states[:, 0]

@@ -58,7 +58,8 @@ class Bench:
         self._record_hz = config.samples_per_node / config.theta_s
         closing = [one.safe_state for one in config.knobs.values()]
         watched = [self.generator.safe_state, *(one for one in closing if one is not None)]
-        self._guard = Guard(watched, sorted(self.resources))
+        self.guard = Guard(watched, sorted(self.resources))
+        """Has connections of its own: it switches the outputs off beside a call that hangs."""
         self._guarded = self._on = False
         self._burst_s = 0.0
         self._configured: tuple[tuple[int, ...], float, int] | None = None
@@ -90,7 +91,7 @@ class Bench:
         self._on, self._configured = False, None
         self.generator.open()
         self.digitizer.open()
-        self._guard.start()
+        self.guard.start()
         self._guarded = True
 
     def close(self) -> None:
@@ -109,9 +110,9 @@ class Bench:
             closed(self.auxiliaries.knobs)
         except BaseException:
             # What could not be done here is left to the guard.
-            self._guard.abandon()
+            self.guard.abandon()
             raise
-        self._guard.stop()
+        self.guard.stop()
 
     def switch_off(self) -> None:
         """The outputs are off. The next burst switches them on again."""
@@ -121,7 +122,7 @@ class Bench:
     def load(self, volts: Array) -> float:
         """Make ready for bursts of `volts` (samples,); returns the sample rate of the generator, as read back."""
         config = self._config
-        self._guard.expect_alive()
+        self.guard.expect_alive()
         self._on = False
         rate = self.generator.load({config.channels.output: volts}, self._nominal_hz)
         if abs(rate / self._nominal_hz - 1) > _RATE:
@@ -138,7 +139,7 @@ class Bench:
 
         Raises `DeviceFault` for samples that are no numbers.
         """
-        self._guard.expect_alive()
+        self.guard.expect_alive()
         interlock = self._config.interlock
         if interlock is not None and perform(interlock, self._config, ".", _INTERLOCK_S, "interlock") is not True:
             name = interlock if isinstance(interlock, str) else " ".join(interlock)
@@ -187,10 +188,6 @@ class Bench:
         if channels.monitor is None or answer is None:
             return found
         return replace(found, start_s=found.start_s + answer.delay_s * found.clock_ratio)
-
-    def emergency_stop(self) -> None:
-        """Have the guard bring the instruments to their safe state beside a call that hangs."""
-        self._guard.abandon()
 
     def settings(self) -> dict[str, Any]:
         """For the provenance."""
@@ -274,8 +271,7 @@ class Player:
         lengths = [len(driven) // self.layout.samples_per_step for driven in bursts]
         done, total = 0, shots * sum(lengths)
         for driven, steps in zip(bursts, lengths, strict=True):
-            rate = self.bench.load(self.layout.between_markers(driven))
-            layout = self.layout.at_rate(rate)
+            layout = self.layout.at_rate(self.bench.load(self.layout.between_markers(driven)))
             played.append([])
             for _ in range(shots):
                 played[-1].append(self._shot(layout, steps))

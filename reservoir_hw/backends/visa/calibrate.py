@@ -272,12 +272,8 @@ class Calibrated:
     calibration: Calibration
     answer: Waveform
     """To random inputs over the whole range."""
-    step_times: Array
-    step_v: Array
-    """The mean answer to a small step (time,), above rest, for a step of 1 V."""
-    step_fit: StepResponse
-    rest_v: float
-    """Of the output."""
+    first: FirstAnswer
+    """The mean answer to a small step, above rest, for a step of 1 V."""
     levels_v: Array
     """Of the output (levels,)."""
     level_answers_v: Array
@@ -390,17 +386,7 @@ def _measured(player: Player, answer: Waveform) -> Calibrated:
         marker_answer_v=player.known.template.volts.tolist(),
         marker_answer_rate_hz=player.known.template.sample_rate_hz,
     )
-    return Calibrated(
-        calibration,
-        answer,
-        first.times,
-        first.volts,
-        first.fit,
-        config.rest_v,
-        levels,
-        level_answers,
-        memory,
-    )
+    return Calibrated(calibration, answer, first, levels, level_answers, memory)
 
 
 def _answers_to_anything(player: Player) -> list[Shot]:
@@ -458,8 +444,7 @@ def _settled_levels(player: Player) -> tuple[Array, Array, float]:
 def _around_rest(levels: Array, bent: Array, rest_v: float) -> tuple[float, float]:
     """How far below and above rest the answer is bent by less than `_LINEAR`, on straight lines between the levels."""
     up, down = levels > rest_v, levels < rest_v
-    high = _until_bent(rest_v, levels[up], bent[up])
-    return _until_bent(rest_v, levels[down][::-1], bent[down][::-1]), high
+    return _until_bent(rest_v, levels[down][::-1], bent[down][::-1]), _until_bent(rest_v, levels[up], bent[up])
 
 
 def _until_bent(rest_v: float, levels: Array, bent: Array) -> float:

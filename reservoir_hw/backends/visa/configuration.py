@@ -86,8 +86,7 @@ class Auxiliaries:
 
     def _at(self, one: AuxiliaryKnob | AuxiliaryMonitor) -> ScpiInstrument:
         if one.address not in self._instruments:
-            made = ScpiInstrument(one.address, library=one.library, timeout_s=one.timeout_s)
-            self._instruments[one.address] = made
+            self._instruments[one.address] = ScpiInstrument(one.address, library=one.library, timeout_s=one.timeout_s)
         return self._instruments[one.address]
 
     def _knob(self, name: str, knob: AuxiliaryKnob) -> Knob:
@@ -246,8 +245,7 @@ class BenchConfig(ReservoirConfig):
         """The level of the markers' chips that are not at rest, within the limits of the output."""
         if self.marker_v is not None:
             return self.marker_v
-        output = self.generator.outputs[self.channels.output]
-        low, high = output.range_v
+        low, high = self.generator.outputs[self.channels.output].range_v
         step = max(high - self.rest_v, low - self.rest_v, key=abs)
         return self.rest_v + float(np.sign(step) * min(abs(step), self.largest_step_v))
 

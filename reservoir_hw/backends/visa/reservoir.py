@@ -101,7 +101,6 @@ class VisaReservoir(Reservoir):
             self._layout.check(sequence, range_v)
 
     def _run(self, u: np.ndarray, out: Any) -> np.ndarray:
-        del out
         states = np.empty((1, u.shape[1], self._config.nodes))
         done = 0
         try:
@@ -136,7 +135,7 @@ class VisaReservoir(Reservoir):
 
     def _emergency_stop(self) -> None:
         """The guard has connections of its own: it switches the outputs off."""
-        self._bench.emergency_stop()
+        self._bench.guard.abandon()
 
     def read_back(self) -> dict[str, Any]:
         """Which instruments there are. Knobs are judged when they are turned."""

@@ -95,14 +95,10 @@ class Connection:
         self._closing = threading.Event()
         self._heartbeat: threading.Thread | None = None
         self.last_status: Status
-        self._session = 0
-        self._number = 0
-        self._step = 0
+        self._session = self._number = self._step = 0
         self._asked = secrets.randbelow(LAST_NUMBER)
-        self._heard = 0.0
-        self._busy_until = 0.0
-        self._echoed = False
-        self._is_silent = False
+        self._heard = self._busy_until = 0.0
+        self._echoed = self._is_silent = False
         # Why this end and the board are not in step, until the next ATTACH.
         self._failure: ReservoirError | None = None
         self._interrupted = DeviceTimeout(f"{port}: the last request was interrupted before its answer came")
@@ -112,7 +108,9 @@ class Connection:
             self.declaration = self._info()
             self._longest = self.declaration.frame_bytes
             self._line.wait_at_most(timeout_s + self._line.seconds(stuffed_bytes(self._longest)))
-            self.run_steps = self._run_steps()
+            # On a slow line the inputs must have come before the lease ends.
+            in_time = int(self.declaration.lease_s / 2 / self._line.seconds(1)) - stuffed_bytes(RUN_BYTES)
+            self.run_steps = max(1, min(self.declaration.run_steps, in_time // self.declaration.input_bytes))
             """The most steps of one `drive`."""
         except BaseException:
             self._line.close()
@@ -203,8 +201,7 @@ class Connection:
             raise ProtocolError(f"{at} sends back what is sent to it: is its output wired to its own input?")
         if self.incidents.dropped > frames_before:
             raise ProtocolError(f"{at}: frames came, but no answer to INFO: does the line lose bytes?")
-        came = self._line.received - bytes_before
-        if came:
+        if came := self._line.received - bytes_before:
             raise ProtocolError(
                 f"{at}: {came} bytes came, and none was a frame: the board has another baud rate, or does not speak "
                 f"this protocol. {_LINES_OF_TEXT}"
@@ -214,29 +211,20 @@ class Connection:
             f"{_LINES_OF_TEXT}"
         )
 
-    def _run_steps(self) -> int:
-        """What the board takes. On a slow line the inputs must have come before the lease ends."""
-        declared = self.declaration
-        in_time = int(declared.lease_s / 2 / self._line.seconds(1)) - stuffed_bytes(RUN_BYTES)
-        return max(1, min(declared.run_steps, in_time // declared.input_bytes))
-
     def _attach(self) -> None:
         """Begin a session: the board is at rest, and this end in step with it."""
-        if self._session:
-            declared = self._info()
-            if declared != self.declaration:
-                raise ProtocolError(
-                    f"{self.port}: now a board answers that declares something else ({declared.vendor} "
-                    f"{declared.model} {declared.serial}); close() and open() it"
-                )
+        if self._session and (declared := self._info()) != self.declaration:
+            raise ProtocolError(
+                f"{self.port}: now a board answers that declares something else ({declared.vendor} "
+                f"{declared.model} {declared.serial}); close() and open() it"
+            )
         before = self._status(0)
         if before.problem:
             log.warning("%s: the board says: %s", self.port, before.problem)
         # An ATTACH with the number of a session that there is would count as a copy.
         taken = {self._session, before.session}
-        while (session := secrets.randbelow(LAST_NUMBER) + 1) in taken:
-            pass
-        self._session = session
+        while self._session in taken:
+            self._session = secrets.randbelow(LAST_NUMBER) + 1
         self._ask(Operation.ATTACH, self._session, 0, work_s=self.declaration.reset_time_s)
         self._number, self._failure = 0, None
 
@@ -261,10 +249,9 @@ class Connection:
             try:
                 working_s = max(0.0, self._busy_until - time.monotonic())
                 self._ask(Operation.DETACH, self._session, self._number, work_s=working_s)
+                return
             except (DeviceTimeout, ProtocolError) as error:
                 failure = error
-            else:
-                return
         raise failure
 
     def _beat(self) -> None:
@@ -300,8 +287,7 @@ class Connection:
         self._line.drop()
         self._line.send(on_line(Frame(operation, session, number)))
         until = self._until(SHORTEST_BODY, answer_bytes, work_s)
-        answer = self._answer(operation, session, number, until, strict=False)
-        if answer is None:
+        if (answer := self._answer(operation, session, number, until, strict=False)) is None:
             raise self._silent(operation)
         return answer
 
@@ -347,8 +333,7 @@ class Connection:
         longest = stuffed_bytes(self._longest)
         while True:
             try:
-                data = self._line.receive(until, longest)
-                if data is None:
+                if (data := self._line.receive(until, longest)) is None:
                     return None
                 frame = frame_of(data)
             except ProtocolError as error:

@@ -194,7 +194,10 @@ def declaration_of(content: bytes) -> Declaration:
         raise ProtocolError(f"its INFO has {len(content)} bytes, at least {_DECLARATION.size} are needed")
     (_, _, inputs, nodes, frame_bytes, run_steps, lease_ms, memory_steps, input_format, state_format, continuity, flags,
      input_scale, state_scale, low, high, period_s, reset_s) = _DECLARATION.unpack_from(content)  # fmt: skip
-    vendor, model, serial, firmware, text = _texts(content[_DECLARATION.size :])
+    texts = content[_DECLARATION.size :].split(b"\0")
+    if len(texts) != 6 or texts[5] or max(map(len, texts)) > _LONGEST_TEXT:
+        raise ProtocolError(f"its INFO does not end with five texts of at most {_LONGEST_TEXT} bytes, each ended by 0")
+    vendor, model, serial, firmware, text = map(_text, texts[:5])
     if continuity >= len(_CONTINUITIES):
         raise ProtocolError(f"it declares continuity {continuity}, which there is not")
     limited = (low, high) != (0, 0)
@@ -220,13 +223,6 @@ def _encoding(number: int, scale: float) -> Encoding:
     if number == 2:
         raise ProtocolError("it declares format 2, which there is not")
     return checked_encoding(number, scale)
-
-
-def _texts(data: bytes) -> list[str]:
-    parts = data.split(b"\0")
-    if len(parts) != 6 or parts[5] or max(map(len, parts)) > _LONGEST_TEXT:
-        raise ProtocolError(f"its INFO does not end with five texts of at most {_LONGEST_TEXT} bytes, each ended by 0")
-    return [_text(part) for part in parts[:5]]
 
 
 def _text(raw: bytes) -> str:

@@ -90,8 +90,7 @@ class Line:
         Raises `ProtocolError` if more than `longest` bytes come without a zero. They are dropped.
         """
         while True:
-            end = self._buffer.find(0)
-            if end > 0:
+            if (end := self._buffer.find(0)) > 0:
                 data = bytes(self._buffer[:end])
                 del self._buffer[: end + 1]
                 return data
@@ -101,8 +100,7 @@ class Line:
             if len(self._buffer) > longest:
                 self._buffer.clear()
                 raise ProtocolError(f"a frame of more than {longest} bytes")
-            left = until - time.monotonic()
-            if left <= 0:
+            if (left := until - time.monotonic()) <= 0:
                 return None
             self._read(left)
 

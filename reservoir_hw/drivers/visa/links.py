@@ -5,7 +5,6 @@ whether somebody answers there.
 from __future__ import annotations
 
 import contextlib
-import ipaddress
 import logging
 import os
 import re
@@ -28,7 +27,7 @@ from reservoir_hw.core.errors import (
     extra,
     text_of,
 )
-from reservoir_hw.drivers.ports import port_of, resource_of_port
+from reservoir_hw.drivers.ports import is_this_host, port_of, resource_of_port
 
 if TYPE_CHECKING:
     from reservoir_hw.drivers.serial.line import Line
@@ -195,9 +194,8 @@ class _Stream(ABC):
         if not size.isdigit():
             raise ProtocolError(f"{self._name}: the length of a block is no number: {size!r}")
         del self._received[: 2 + digits]
-        data = bytearray(int(size))
-        view = memoryview(data)
-        filled = min(len(data), len(self._received))
+        view = memoryview(bytearray(int(size)))
+        filled = min(len(view), len(self._received))
         view[:filled] = self._received[:filled]
         del self._received[:filled]
         self._fill(view, filled)
@@ -231,12 +229,8 @@ class SocketLink(_Stream):
         """A message without its terminator, and a block that ends it. Raises `DeviceTimeout`, `DeviceDisconnected`."""
         with self._told():
             self._socket.settimeout(self.timeout_s)
-            if not block:
-                self._socket.sendall(message + self._end)
-                return
-            self._socket.sendall(message)
-            self._socket.sendall(block)
-            self._socket.sendall(self._end)
+            for part in (message, block, self._end) if block else (message + self._end,):
+                self._socket.sendall(part)
 
     def unasked(self) -> bytes:
         """What has come and nobody has read. It is dropped. Raises `DeviceDisconnected`."""
@@ -370,8 +364,7 @@ class PyvisaLink:
                 return payload_of(self._message())
             first = self._resource.read_bytes(2)
             size = int(self._resource.read_bytes(length_of_length(first)))
-            data = self._resource.read_bytes(size + len(self._end), chunk_size=_CHUNK)
-            return memoryview(data)[:size]
+            return memoryview(self._resource.read_bytes(size + len(self._end), chunk_size=_CHUNK))[:size]
 
     def close(self) -> None:
         """The session closes the resource."""
@@ -428,19 +421,17 @@ def resource_of(address: str) -> str:
     address.
     """
     address = address.strip()
-    port = port_of(address)
-    if port is not None:
+    if (port := port_of(address)) is not None:
         return resource_of_port(port)
     if "::" not in address:
         raise ConfigurationError(
             f"{address!r} is no VISA address; examples are TCPIP::192.168.1.5::5025::SOCKET, "
             "TCPIP::192.168.1.5::hislip0::INSTR and USB0::0x2A8D::0x1602::MY1::INSTR"
         )
-    match = _TCPIP.fullmatch(address)
-    if match is None:
+    if (match := _TCPIP.fullmatch(address)) is None:
         return f"visa {address.upper()}"
     host = match["host"].lower().strip("[]")
-    if _is_this_host(host) or match["rest"].lower().startswith("gpib"):
+    if is_this_host(host) or match["rest"].lower().startswith("gpib"):
         return f"visa {host} {match['rest'].lower()}"
     return f"visa {host}"
 
@@ -448,13 +439,6 @@ def resource_of(address: str) -> str:
 def is_raw_socket(address: str) -> bool:
     """Whether it is a plain TCP connection, without messages."""
     return address.upper().endswith("::SOCKET")
-
-
-def _is_this_host(host: str) -> bool:
-    try:
-        return host == "localhost" or ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
 
 
 # ---- Opening a VISA address, so that one learns at once whether somebody answers there.
@@ -504,8 +488,7 @@ class Session:
 
 def without_delay(resource: Any) -> None:
     """Where a pyvisa resource is a socket of pyvisa-py, a query after a write is sent at once, and not after 44 ms."""
-    connected = _socket_of(resource)
-    if connected is not None:
+    if (connected := _socket_of(resource)) is not None:
         connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
 

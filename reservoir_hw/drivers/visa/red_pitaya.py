@@ -162,8 +162,7 @@ class RedPitayaDigitizer(RecordDigitizer):
     def configure(self, inputs: Sequence[int], trigger: Trigger, sample_rate_hz: float, samples: int) -> float:
         """See `Digitizer.configure`. The rate is 125 MS/s divided by a whole number, not below the one wanted."""
         self._config.check(inputs, trigger, samples)
-        factor = _factor(sample_rate_hz)
-        if factor is None:
+        if (factor := _factor(sample_rate_hz)) is None:
             raise ConfigurationError(
                 f"{self.address}: it takes {_BASE_RATE_HZ:g} samples/s at most, and {sample_rate_hz:g} are needed"
             )

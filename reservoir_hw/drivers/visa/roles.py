@@ -165,7 +165,6 @@ class Instrument(Protocol):
 
     def close(self) -> None:
         """Idempotent. The instrument keeps its settings."""
-        ...
 
 
 class Awg(Instrument, Protocol):
@@ -190,15 +189,12 @@ class Awg(Instrument, Protocol):
 
     def arm(self) -> None:
         """Switch the outputs on, at `safe_v`, and wait for the trigger."""
-        ...
 
     def trigger(self) -> None:
         """Play."""
-        ...
 
     def stop(self) -> None:
         """Leave the outputs in their safe state: off."""
-        ...
 
 
 class Digitizer(Instrument, Protocol):
@@ -215,11 +211,9 @@ class Digitizer(Instrument, Protocol):
 
     def arm(self) -> None:
         """Wait for the trigger from now on; returns when it does."""
-        ...
 
     def wait(self, timeout_s: float) -> None:
         """Until the record is complete. Raises `DeviceFault` if the trigger was not met."""
-        ...
 
     def fetch(self) -> dict[int, Waveform]:
         """The record, by input."""
@@ -376,8 +370,7 @@ class BurstGeneratorConfig(GeneratorConfig):
 
         The instrument needs `shortest` samples, with the one at `safe_v` that is put before them.
         """
-        unknown = sorted(set(volts) - set(self.outputs))
-        if unknown:
+        if unknown := sorted(set(volts) - set(self.outputs)):
             raise ConfigurationError(f"{self.address} has no output {unknown[0]} (outputs: {[*self.outputs]})")
         lengths = {len(samples) for samples in volts.values()}
         if len(lengths) != 1:

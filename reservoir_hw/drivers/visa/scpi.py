@@ -151,8 +151,7 @@ class ScpiInstrument:
 
     def finish(self, what: str, timeout_s: float) -> None:
         """Until all that was asked for is done (`*OPC?`). `what` is what an error calls it."""
-        answer = self.query("*OPC?", timeout_s=timeout_s)
-        if answer != "1":
+        if (answer := self.query("*OPC?", timeout_s=timeout_s)) != "1":
             raise ProtocolError(f"{self.address}: {what}: *OPC? was answered by {answer!r}")
 
     def check_errors(self) -> None:

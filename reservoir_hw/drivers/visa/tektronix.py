@@ -58,17 +58,15 @@ class TektronixAfg3000(BurstGenerator):
 
     def _load(self, volts: Mapping[int, np.ndarray], sample_rate_hz: float) -> dict[int, float]:
         last = [*volts][-1]
-        rates: dict[int, float] = {}
-        for number, samples in volts.items():
-            memory = "EMEM" if number == last else f"USER{number}"
-            rates[number] = self._load_output(number, memory, samples, sample_rate_hz)
-        return rates
+        return {
+            number: self._load_output(number, "EMEM" if number == last else f"USER{number}", samples, sample_rate_hz)
+            for number, samples in volts.items()
+        }
 
     def _load_output(self, number: int, memory: str, volts: np.ndarray, sample_rate_hz: float) -> float:
         output, source = self._config.outputs[number], f"SOUR{number}"
         amplitude, offset = _levels(output)
-        played = self._played(number, volts)
-        counts = np.rint((played - offset) * (2 * _MIDDLE / amplitude)) + _MIDDLE
+        counts = np.rint((self._played(number, volts) - offset) * (2 * _MIDDLE / amplitude)) + _MIDDLE
         load = "INF" if math.isinf(output.load_ohm) else f"{output.load_ohm:g}"
         # There is no command for the sample rate.
         frequency = sample_rate_hz / len(counts)
@@ -185,8 +183,7 @@ class TektronixMso(RecordDigitizer):
             f"{level} {trigger.level_v!r}",
         )
         self.check_errors()
-        found = self.query_number("HOR:MOD:RECO?")
-        if found < points:
+        if (found := self.query_number("HOR:MOD:RECO?")) < points:
             raise DeviceFault(f"{self.address}: the record has {found:g} samples, and {points} were set")
         self._taken, self._samples = tuple(inputs), points
         return rate
@@ -220,8 +217,7 @@ class TektronixMso(RecordDigitizer):
         found = 0.0
         for factor in _RATES:
             self.write(f"HOR:MOD:SAMPLER {factor * sample_rate_hz!r}")
-            found = self.query_number("HOR:MOD:SAMPLER?")
-            if found >= sample_rate_hz * (1 - _DIGITS):
+            if (found := self.query_number("HOR:MOD:SAMPLER?")) >= sample_rate_hz * (1 - _DIGITS):
                 return found
         raise ConfigurationError(
             f"{self.address}: it takes {found:g} samples/s at most, and {sample_rate_hz:g} are needed"

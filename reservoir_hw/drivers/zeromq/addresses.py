@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from urllib.parse import urlsplit
 
 from reservoir_hw.core.errors import ConfigurationError
+from reservoir_hw.drivers.ports import is_this_host
 
 LAST_PORT = 65535
 # What stands behind them is a path of this host.
@@ -86,15 +87,7 @@ def _is_host(text: str) -> bool:
 
 def is_local(address: str) -> bool:
     """Whether only this host can connect to what is bound there."""
-    if address.partition("://")[0] in _PATHS:
-        return True
-    host = (urlsplit(address).hostname or "").lower()
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
+    return address.partition("://")[0] in _PATHS or is_this_host((urlsplit(address).hostname or "").lower())
 
 
 def check_free(address: str) -> None:

@@ -157,13 +157,10 @@ class Connection:
         self.welcome: dict[str, Any] = {}
         keep_freed_memory()
         self._held = contextlib.ExitStack()
-        self._sent = 0
-        self._answered = 0
+        self._sent = self._answered = self._abandoned = self._not_understood = 0
         # Newest reply that has come, whether anybody waited for it or not.
         self._came = 0
-        self._abandoned = 0
         self._interrupted: tuple[bytes, Any] | None = None
-        self._not_understood = 0
         self._closing = threading.Event()
         self._dead: str | None = None
         self._unusable: str | None = None
@@ -174,8 +171,7 @@ class Connection:
             )
             asked.reach(self.address)
             self._control = Control(asked, self.address, timeout_s, self.incidents)
-            wishes = self._data.wishes(checksums=checksums)
-            self.welcome = while_busy(lambda: self._control.hello(**wishes))
+            self.welcome = while_busy(lambda: self._control.hello(**self._data.wishes(checksums=checksums)))
             self._session: int = self.welcome["session"]
             self.credits: int = self.welcome["credits"]
             """RUN requests that may be unanswered."""
@@ -391,8 +387,7 @@ class Connection:
                         said = now
                         log.info("%s is busy with %s for %.0f s", self.address, busy["operation"], busy["seconds"])
                 continue
-            reply = self._checked(message, request)
-            if reply is not None:
+            if (reply := self._checked(message, request)) is not None:
                 return reply
 
     def _checked(self, message: Message, request: int) -> tuple[Header, memoryview] | None:
@@ -444,8 +439,7 @@ class Connection:
         return error
 
     def _unusable_after_failure(self) -> None:
-        reason = self._unusable or self._dead
-        if reason is not None:
+        if (reason := self._unusable or self._dead) is not None:
             raise DeviceDisconnected(
                 f"{self.address}: this connection can no longer be used ({reason}); close() and open() make a new one"
             )

@@ -112,10 +112,9 @@ def checksum(payload: Any) -> int:
 def pack_header(header: Header, payload: Any, *, checksums: bool = True) -> bytes:
     """80 bytes in front of `payload` (bytes, or a C-contiguous array), with its checksum or without."""
     operation, session, request, flags, step, batch, steps, width, dtype, scale, time_ns, period_s = header
-    crc = checksum(payload) if checksums and len(payload) else 0
     packed = HEADER.pack(
         DATA_MAGIC, VERSION, operation, flags, session, request, step, batch, steps, width, dtype, _UNUSED, scale,
-        time_ns, period_s, crc,
+        time_ns, period_s, checksum(payload) if checksums and len(payload) else 0,
     )  # fmt: skip
     return packed + _CHECKSUM.pack(google_crc32c.value(packed))
 
@@ -133,8 +132,7 @@ def unpack_header(data: bytes) -> tuple[Header, int]:
             f"the header begins with {magic!r}, version {version}, and bytes 45 to 47 are {unused!r}; this is version "
             f"{VERSION}"
         )
-    header = Header(operation, session, request, flags, step, batch, steps, width, dtype, scale, time_ns, period_s)
-    return header, crc
+    return Header(operation, session, request, flags, step, batch, steps, width, dtype, scale, time_ns, period_s), crc
 
 
 def check_payload(payload: memoryview, crc: int) -> None:
@@ -184,8 +182,7 @@ def pack_arrays(arrays: Mapping[str, np.ndarray]) -> bytes:
             raise ConfigurationError(
                 f"{name!r} is {array.dtype}, which does not travel: convert it (there are {', '.join(_ARRAY_DTYPES)})"
             )
-        shape = list(array.shape)
-        content[name] = [kind, shape, np.ascontiguousarray(array, _ARRAY_DTYPES[kind]).tobytes()]
+        content[name] = [kind, list(array.shape), np.ascontiguousarray(array, _ARRAY_DTYPES[kind]).tobytes()]
     return pack_map(content)
 
 

@@ -96,11 +96,9 @@ class Dealer(Protocol):
 
     def reach(self, device: str) -> None:
         """Connect, and wait until somebody is there; messages name `device`."""
-        ...
 
     def connect(self) -> None:
         """Connect; that nobody is there may be seen later."""
-        ...
 
     def wishes(self, *, checksums: bool) -> dict[str, Any]:
         """What a hello says about payloads."""
@@ -108,14 +106,12 @@ class Dealer(Protocol):
 
     def agree(self, welcome: Mapping[str, Any]) -> None:
         """Keep the terms of a welcome from now on, or raise `ProtocolError`."""
-        ...
 
     def send(self, header: bytes, payload: Any, request: int, came: int) -> None:
         """A data message: bytes, or a C-contiguous array that must stay as it is until it was answered.
 
         `came` is the number of the newest reply that has come. Raises `TimeoutError` if nothing goes out.
         """
-        ...
 
     def end_interrupted(self) -> int:
         """After an interrupted `send`, make the connection fit for the next; how many errors that can bring."""
@@ -127,7 +123,6 @@ class Dealer(Protocol):
 
     def send_control(self, frame: bytes) -> None:
         """A control message; it is lost if nobody takes it."""
-        ...
 
     def receive_control(self, seconds: float) -> bytes:
         """The next control message, or `TimeoutError`."""
@@ -169,16 +164,12 @@ class Router(Protocol):
 
         Raises `TimeoutError`, and `Gone` with the peer.
         """
-        ...
 
     def send_at_once(self, peer: Hashable, *frames: bytes) -> None:
         """A control frame, or a header and a payload, to anybody; what is not taken now is lost."""
-        ...
 
     def hurry(self) -> None:
         """From now on `send` waits for nobody."""
-        ...
 
     def close(self) -> None:
         """Listen no more, and cut the connections."""
-        ...

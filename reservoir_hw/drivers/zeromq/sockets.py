@@ -112,8 +112,7 @@ class ZmqDealer(Dealer):
                         f"{device}: no connection within {self._timeout_s:g} s ({refused}; its control socket is "
                         f"{self._address}). Is the server running, and the address right?"
                     )
-                event = zmq.utils.monitor.recv_monitor_message(monitor)
-                match event["event"]:
+                match zmq.utils.monitor.recv_monitor_message(monitor)["event"]:
                     case zmq.EVENT_HANDSHAKE_SUCCEEDED:
                         break
                     case zmq.EVENT_HANDSHAKE_FAILED_AUTH:

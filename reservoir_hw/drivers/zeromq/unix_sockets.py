@@ -303,8 +303,7 @@ class UnixDealer(_End, Dealer):
             self._segment = None
 
     def _check_user(self, device: str) -> None:
-        user = _user_of(self._socket)
-        if user != os.geteuid():
+        if (user := _user_of(self._socket)) != os.geteuid():
             raise DeviceDisconnected(
                 f"{device} belongs to user {user}, this is user {os.geteuid()}: only the same user may drive it"
             )

@@ -263,7 +263,6 @@ class Device(Protocol):
 
     def reset(self) -> None:
         """Back to rest."""
-        ...
 
     def step(self, counts: NDArray[np.integer[Any]]) -> NDArray[np.int16]:
         """One period: inputs (inputs,) -> states (nodes,). Raises `DeviceProblem`."""
@@ -383,9 +382,8 @@ class Board:
         states = b"".join(row.astype("<i2").tobytes() for row in refused.states)
         room = self.frame_bytes - HEADER_BYTES - _NAK_HEAD.size - len(states) - CHECK_BYTES
         text = refused.text.encode()[: min(room, 255)]
-        header = struct.pack("<BBHH", VERSION, NAK, session, number)
         what = _NAK_HEAD.pack(refused.code, self._lost, refused.step, len(refused.states), len(text))
-        return framed(header + what + text + states)
+        return framed(struct.pack("<BBHH", VERSION, NAK, session, number) + what + text + states)
 
     def _refusal(self, code: Code, *, loses_state: bool = False) -> _Refused:
         return _Refused(code, _TEXTS[code], self._step, loses_state)
@@ -456,8 +454,7 @@ class Board:
         outside = np.flatnonzero(((counts < low) | (counts > high)).any(axis=1))
         if outside.size:
             raise _Refused(Code.INPUT_RANGE, _TEXTS[Code.INPUT_RANGE], first + int(outside[0]))
-        states = self._steps(counts)
-        return rest[: head.size] + b"".join(row.astype("<i2").tobytes() for row in states)
+        return rest[: head.size] + b"".join(row.astype("<i2").tobytes() for row in self._steps(counts))
 
     def _steps(self, counts: NDArray[np.int16]) -> list[NDArray[np.int16]]:
         states: list[NDArray[np.int16]] = []

@@ -217,8 +217,7 @@ class FaultyDevice:
 
     def step(self, counts: NDArray[np.integer[Any]]) -> NDArray[np.int16]:
         """As `Device.step`."""
-        problem = self._faults.failing()
-        if problem is not None:
+        if (problem := self._faults.failing()) is not None:
             raise problem
         return self._device.step(counts)
 

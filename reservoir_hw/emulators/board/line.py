@@ -125,22 +125,22 @@ class Line(Generic[AnyBoard]):
 
     def _serve(self) -> None:
         while True:
-            reading = [self._ended] + [self._master] * self._is_plugged
-            ready, _, _ = select.select(reading, [], [], self._until_next_s())
+            ready, _, _ = select.select([self._ended] + [self._master] * self._is_plugged, [], [], self._until_next_s())
             if self._ended in ready:
                 return
             if ready:
                 self._take(self._read())
             while self._coming and self._coming[0][0] <= time.monotonic():
-                self._give(self._coming.popleft()[1])
+                answers, _ = self._cut(self._as_heard(self.board.take(self._coming.popleft()[1])))
+                for answer in answers:
+                    self._send(answer, "to_host", self._going)
             while self._going and self._going[0][0] <= time.monotonic():
                 self._write(self._going.popleft()[1])
             self.board.look_at_lease()
 
     def _until_next_s(self) -> float | None:
         waits = [frames[0][0] - time.monotonic() for frames in (self._coming, self._going) if frames]
-        lease_left_s = self.board.lease_left_s()
-        if lease_left_s is not None:
+        if (lease_left_s := self.board.lease_left_s()) is not None:
             waits.append(lease_left_s)
         return max(0.0, min(waits)) if waits else None
 
@@ -179,12 +179,6 @@ class Line(Generic[AnyBoard]):
             else:
                 self._send(frame, "to_board", self._coming)
 
-    def _give(self, data: bytes) -> None:
-        """To the board; and its answers on their way back."""
-        answers, _ = self._cut(self._as_heard(self.board.take(data)))
-        for answer in answers:
-            self._send(answer, "to_host", self._going)
-
     def _send(self, frame: bytes, way: Direction, before: deque[tuple[float, bytes]]) -> None:
         arriving, delay_s = self.faults.pass_frame(frame, way)
         due = time.monotonic() + delay_s
@@ -198,8 +192,7 @@ def _frames_of(data: bytes) -> tuple[list[bytes], bytes]:
         begin = at
         while data[begin : begin + 1] == b"\0":
             begin += 1
-        end = data.find(b"\0", begin)
-        if end < 0:
+        if (end := data.find(b"\0", begin)) < 0:
             rest = data[max(at, begin - 1) :]
             return (frames, rest) if len(rest) < _MOST_BYTES else ([*frames, rest], b"")
         frames.append(data[max(at, begin - 1) : end + 1])

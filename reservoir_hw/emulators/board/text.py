@@ -57,7 +57,6 @@ class TextBoard:
 
     def go_safe(self, why: str) -> None:
         """Switch off what is on."""
-        del why
         self._switch_off()
 
     def look_at_lease(self) -> None:
@@ -67,8 +66,7 @@ class TextBoard:
         """None."""
 
     def _answer(self, line: str) -> str:
-        step = _STEP.fullmatch(line)
-        if step is not None:
+        if (step := _STEP.fullmatch(line)) is not None:
             return self._step(step["inputs"], step["number"] or "")
         if line == "R":
             self._rest()

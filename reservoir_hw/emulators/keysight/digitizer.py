@@ -147,8 +147,7 @@ class InfiniiVision(Scope[Record], ScpiDevice):
         with self._state:
             self._set, self._record = _Settings(), None
             self.channels = {number: Channel(on=number == 1) for number in range(1, 5)}
-            self._armed_event = self._triggered_event = False
-            self._digitizing = False
+            self._armed_event = self._triggered_event = self._digitizing = False
             self._run(continuously=True)
 
     # ---- acquisition ----------------------------------------------------------------------------
@@ -373,9 +372,8 @@ class InfiniiVision(Scope[Record], ScpiDevice):
         if record and points:
             (range_v, offset_v), kind = record.scales[number], record.kind
             x_step, first_s, step_v = every / record.rate_hz, record.first_s, range_v / y_step
-        whole = (_FORMATS[settings.format], _TYPES[kind], points, 1)
         return (
-            ",".join(f"{n:+d}" for n in whole)
+            ",".join(f"{n:+d}" for n in (_FORMATS[settings.format], _TYPES[kind], points, 1))
             + f",{x_step:+.15E},{first_s:+.15E},+0,{step_v:+.9E},{offset_v:+.9E},{middle:+d}"
         )
 
@@ -398,8 +396,7 @@ class InfiniiVision(Scope[Record], ScpiDevice):
             return definite_block(",".join(f"{v: .5E}" for v in volts).encode(), digits=8)
         values -= steps // 2 - middle
         order = "<" if self._set.byte_order == "LSBF" else ">"
-        size = 1 if steps == 256 else 2
-        sent = values.astype(f"{order}{'u' if self._set.unsigned else 'i'}{size}")
+        sent = values.astype(f"{order}{'u' if self._set.unsigned else 'i'}{1 if steps == 256 else 2}")
         return definite_block(sent.data, digits=8)
 
     def _steps(self) -> tuple[int, int]:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any, ClassVar
 
 from reservoir_hw.emulators.scpi.messages import ErrorQueue, Integer, ScpiError
-from reservoir_hw.emulators.scpi.tree import Call, CommandTree, command, constant, query, reading, setting
+from reservoir_hw.emulators.scpi.tree import Call, CommandTree, command, constant, query, setting
 
 log = logging.getLogger(__name__)
 
@@ -191,12 +191,8 @@ class MessageDevice:
 
     common_status_byte = query("*STB")(lambda self: self.status_byte())
 
-    @command("*SRE", REGISTER)
-    def common_set_service_enable(self, mask: int) -> None:
-        """`*SRE`; bit 6 means nothing there."""
-        self._service_enable = mask & ~MASTER_SUMMARY
-
-    common_service_enable = reading("*SRE", "_service_enable")
+    common_service_enable = setting("*SRE", REGISTER, "_service_enable", kept=lambda mask: mask & ~MASTER_SUMMARY)
+    """Bit 6 means nothing there."""
 
     def _own_summary(self) -> int:
         """Bits of the status byte that IEEE 488.2 leaves to the instrument."""

@@ -188,16 +188,14 @@ def _find(data: bytes | bytearray, stop: bytes, start: int, end: int, *, ended: 
         if character == stop:
             return Found(at, at, 0)
         if character == b"#":
-            block_end = _after_hash(data, at, end, ended=ended)
-            if block_end is None:
+            if (block_end := _after_hash(data, at, end, ended=ended)) is None:
                 return Found(None, at, 1)
             if block_end >= end:
                 # Behind the block comes at least the byte that ends its message.
                 return Found(None, at, block_end - end + 1)
             position = block_end
         else:
-            close = _STRING_ENDS[character].search(data, at + 1, end)
-            if close is None:
+            if (close := _STRING_ENDS[character].search(data, at + 1, end)) is None:
                 return Found(None, at, 1)
             # A newline ends the message also where somebody forgot the second quote.
             position = close.start() if close.group() == b"\n" else close.end()
@@ -341,8 +339,7 @@ class Number(Argument):
                 return float(int(text[2:] if text[2:].isalnum() else b"", base))
             except ValueError:
                 raise ScpiError(-121) from None
-        match = _NUMBER.fullmatch(text)
-        if match is None:
+        if (match := _NUMBER.fullmatch(text)) is None:
             raise ScpiError(-121 if _NUMBER_BEGINS.match(text) else -104)
         number, unit = match.groups()
         return float(b"".join(number.split())) * (self._factor(unit) if unit else 1.0)
@@ -393,8 +390,7 @@ class Boolean(Argument):
     def read(self, token: Token, device: Any, suffixes: Sequence[int]) -> bool:
         """True for on."""
         text = _text(token)
-        word = text.upper()
-        if word in (b"ON", b"OFF"):
+        if (word := text.upper()) in (b"ON", b"OFF"):
             return word == b"ON"
         if _CHARACTER_DATA.fullmatch(text):
             raise ScpiError(-224)
@@ -436,8 +432,7 @@ class String(Argument):
     def read(self, token: Token, device: Any, suffixes: Sequence[int]) -> str:
         """The text without its quotes."""
         text = _text(token)
-        quote = text[:1]
-        if quote in (b'"', b"'"):
+        if (quote := text[:1]) in (b'"', b"'"):
             if len(text) < 2 or not text.endswith(quote):
                 raise ScpiError(-151)
             inner = text[1:-1]

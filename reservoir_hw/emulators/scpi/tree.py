@@ -112,6 +112,7 @@ def setting(
     attribute: str,
     of: Callable[..., Any] = itself,
     changed: Callable[..., None] = lambda device, *suffixes: None,
+    kept: Callable[[Any], Any] = lambda value: value,
 ) -> Pair:
     """Declare a command that sets an attribute, and the query that answers it.
 
@@ -120,11 +121,12 @@ def setting(
         attribute: Its name.
         of: What has the attribute: gets the device and the header's suffixes. By default it is the device.
         changed: What the command does then, by default nothing. It gets the same.
+        kept: What becomes of a value before it is kept, by default nothing. May raise `ScpiError`.
     """
 
     def change(device: Any, *given: Any) -> None:
         *suffixes, value = given
-        setattr(of(device, *suffixes), attribute, value)
+        setattr(of(device, *suffixes), attribute, kept(value))
         changed(device, *suffixes)
 
     def tell(device: Any, *suffixes: int) -> Any:
@@ -203,8 +205,7 @@ class CommandTree:
         """
         path = ""
         for start, end in split_units(message):
-            unit = _UNIT.match(message, start, end)
-            if unit is None:
+            if (unit := _UNIT.match(message, start, end)) is None:
                 if bytes(message[start:end]).strip():
                     raise ScpiError(-102)
                 continue
@@ -235,8 +236,7 @@ class _Node:
         parts: list[str] = []
         position = 0
         while position < len(declared.header):
-            part = _DECLARED.match(declared.header, position)
-            if part is None:
+            if (part := _DECLARED.match(declared.header, position)) is None:
                 raise ValueError(f"the header {declared.header!r} cannot be read from character {position + 1} on")
             position = part.end()
             if part["mnemonic"]:

@@ -28,8 +28,7 @@ class ChannelList(Argument):
 
     def read_rest(self, tokens: list[Token], device: Any, suffixes: Sequence[int]) -> list[int]:
         """The channels in their order."""
-        found = _LIST.fullmatch(b",".join(bytes(token) for token in tokens))
-        if found is None:
+        if (found := _LIST.fullmatch(b",".join(bytes(token) for token in tokens))) is None:
             raise ScpiError(-102)
         channels: list[int] = []
         for part in found[1].decode().split(","):

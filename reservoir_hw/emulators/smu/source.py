@@ -128,6 +128,7 @@ _READING, _BUFFER_FULL, _MEASUREMENT_SUMMARY = 0x40, 0x200, 0x01
 _VOLT = "SOURce{1-1}:VOLTage"
 _VOLTS = Number("V", low=-_LARGEST_V, high=_LARGEST_V)
 _LEVEL = _VOLT + "[:LEVel][:IMMediate][:AMPLitude]"
+_PROTECTION = "[SENSe{1-1}:]CURRent[:DC]:PROTection"
 
 
 def unused(*settings: tuple[str, Argument, Any]) -> Pair:
@@ -253,14 +254,9 @@ class SourceMeter(ScpiDevice):
         """`FUNCtion:ALL`."""
         self._measured = {"CURR", "VOLT", "RES"}
 
-    @command("[SENSe{1-1}:]CURRent[:DC]:PROTection[:LEVel]", Number("A", low=-1.05, high=1.05))
-    def set_compliance(self, amperes: float) -> None:
-        """`CURRent:PROTection`."""
-        self._compliance_a = abs(amperes)
+    compliance = setting(_PROTECTION + "[:LEVel]", Number("A", low=-1.05, high=1.05), "_compliance_a", kept=abs)
 
-    compliance = reading("[SENSe{1-1}:]CURRent[:DC]:PROTection[:LEVel]", "_compliance_a")
-
-    @query("[SENSe{1-1}:]CURRent[:DC]:PROTection:TRIPped")
+    @query(_PROTECTION + ":TRIPped")
     def is_tripped(self) -> bool:
         """`CURRent:PROTection:TRIPped?`."""
         return self._bench.source[0] and abs(self._bench.measure()[0]) > self._compliance_a

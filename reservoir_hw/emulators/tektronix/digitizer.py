@@ -79,8 +79,7 @@ class Termination(Number):
 
     def read(self, token: Token, device: Any, suffixes: Sequence[int]) -> float:
         """In ohm."""
-        ohm = super().read(token, device, suffixes)
-        if ohm not in (self.low, self.high):
+        if (ohm := super().read(token, device, suffixes)) not in (self.low, self.high):
             raise ScpiError(-224)
         return ohm
 

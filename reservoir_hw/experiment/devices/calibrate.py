@@ -135,12 +135,12 @@ def calibration_figure(measured: Calibrated) -> Figure:
 
 
 def _small_step(axes: Axes, measured: Calibrated) -> None:
-    fit, found = measured.step_fit, measured.calibration
-    shown = measured.step_times <= 2 * fit.until_s
+    first, fit, found = measured.first, measured.first.fit, measured.calibration
+    shown = first.times <= 2 * fit.until_s
     every = max(1, np.count_nonzero(shown) // _POINTS)
-    times = 1e6 * measured.step_times[shown][::every]
-    axes.plot(times, measured.step_v[shown][::every], color=_QUIET, linewidth=2.5, label="measured")
-    fitted = measured.step_times[measured.step_times <= fit.until_s]
+    times = 1e6 * first.times[shown][::every]
+    axes.plot(times, first.volts[shown][::every], color=_QUIET, linewidth=2.5, label="measured")
+    fitted = first.times[first.times <= fit.until_s]
     axes.plot(1e6 * fitted, fit.at(fitted), color=_SECOND, linewidth=1, label="delay and one time constant")
     axes.axhline(found.gain.value, color=_MAIN, linewidth=0.8, linestyle="--", label=f"settled: {found.gain.value:.4g}")
     axes.set(xlabel="time after a small step (µs)", ylabel="answer per volt (V/V)")
@@ -153,7 +153,7 @@ def _settled_levels(axes: Axes, measured: Calibrated) -> None:
     axes.plot(measured.levels_v, measured.level_answers_v, "o", markersize=3, color=_MAIN, label="measured")
     low, high = axes.get_ylim()
     every = np.linspace(measured.levels_v[0], measured.levels_v[-1], 500)
-    line = found.offset_v.value + found.gain.value * (every - measured.rest_v)
+    line = found.offset_v.value + found.gain.value * (every - found.chain.rest_v)
     seen = (line > low) & (line < high)
     axes.plot(every[seen], line[seen], color=_SECOND, linewidth=1, label=f"gain {found.gain.value:.4g} V/V")
     axes.axvspan(*found.linear_range_v, color=_SECOND, alpha=0.15, linewidth=0, label="less than 5 % from the line")

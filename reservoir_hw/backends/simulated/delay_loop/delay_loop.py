@@ -72,9 +72,7 @@ class DelayLoopConfig(SimulatedConfig):
     @property
     def delay_nodes(self) -> int:
         """The delay tau in virtual nodes."""
-        if self.tau is None:
-            return self.physics.delay_nodes(self.nodes)
-        return round(self.tau / self.theta)
+        return self.physics.delay_nodes(self.nodes) if self.tau is None else round(self.tau / self.theta)
 
     @property
     def ideal_name(self) -> str:

@@ -30,7 +30,6 @@ def masking(columns: np.ndarray, bias: np.ndarray, device: str) -> Callable[[Ten
     given, offset = torch.tensor(columns, device=device), torch.tensor(bias, device=device)
 
     def masked(u: Tensor, out: object = None) -> Tensor:
-        del out
         drive = offset.repeat(*u.shape[:2], 1)
         for channel, column in enumerate(given):
             # Channel after channel: a matrix product would round by the number of rows.

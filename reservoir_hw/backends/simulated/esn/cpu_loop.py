@@ -114,12 +114,11 @@ def prepare(
     stored = kind if storage is None else np.dtype(storage)
     if stored != kind and (kind, stored) != (np.float32, np.float16):
         raise ConfigurationError(f"weights of a {kind} network can be stored as {kind} or float16, not as {stored}")
-    W = weights.recurrent()
     return PreparedWeights(
         nodes=weights.nodes,
         dtype=kind,
         storage=stored,
-        W=W.astype(kind),
+        W=weights.recurrent().astype(kind),
         W_in=weights.W_in.astype(kind),
         bias=weights.bias.astype(kind),
         keep=(1.0 - weights.leak).astype(kind),

@@ -170,8 +170,7 @@ class Nonidealities(Config):
             section: _with_defaults(getattr(self, section), [name for name, user in of.items() if not user])
             for section, of in used.items()
         }
-        drawn = (loop.mismatch, loop.dead_nodes, readout.offset, readout.stuck_nodes)
-        if not (self.varies or any(drawn)):
+        if not (self.varies or any((loop.mismatch, loop.dead_nodes, readout.offset, readout.stuck_nodes))):
             update["seed"] = None
         return self.model_copy(update=update)
 
@@ -192,8 +191,7 @@ class Nonidealities(Config):
 
 
 def _with_defaults(section: Config, names: Iterable[str]) -> Config:
-    fields = type(section).model_fields
-    return section.model_copy(update={name: fields[name].default for name in names})
+    return section.model_copy(update={name: type(section).model_fields[name].default for name in names})
 
 
 IDEAL_DEVICE = Nonidealities()

@@ -156,8 +156,7 @@ class DrawnNonidealities:
         return generator(self._seed, name).standard_normal(self._nodes)
 
     def _some(self, share: float, name: str) -> Array:
-        count = round(share * self._nodes)
-        return np.sort(generator(self._seed, name).permutation(self._nodes)[:count])
+        return np.sort(generator(self._seed, name).permutation(self._nodes)[: round(share * self._nodes)])
 
 
 # ---- Weights as a device with few bits holds them.
@@ -207,8 +206,7 @@ def to_bits(weights: Array, bits: int, limit: float) -> Array:
 
     Raises `ConfigurationError` for weights beyond ±limit: a chip's compiler would refuse them too.
     """
-    largest = float(np.abs(weights).max(initial=0.0))
-    if largest > limit:
+    if (largest := float(np.abs(weights).max(initial=0.0))) > limit:
         raise ConfigurationError(
             f"weights reach {largest:g}, beyond nonidealities.loop.weight_limit {limit:g}: raise it, or scale down"
         )

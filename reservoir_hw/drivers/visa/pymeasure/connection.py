@@ -167,8 +167,7 @@ class PymeasureConfig(InstrumentConfig):
     @model_validator(mode="after")
     def _known_names(self) -> Self:
         for field in self.steps:
-            unknown = sorted(names_in([getattr(self, field)]) - self.names)
-            if unknown:
+            if unknown := sorted(names_in([getattr(self, field)]) - self.names):
                 known = ", ".join(f"{{{name}}}" for name in sorted(self.names))
                 raise ValueError(f"{field} has {{{unknown[0]}}}; known here are {known}")
         return self
@@ -337,8 +336,7 @@ class PymeasureInstrument(Generic[AnyConfig]):
 
     def _check_errors(self, made: Any) -> None:
         self._doing = "check_errors"
-        found = made.check_errors()
-        if found:
+        if found := made.check_errors():
             raise DeviceFault(f"{self._config.address}: the instrument reports {'; '.join(map(str, found))}")
 
 
@@ -371,8 +369,7 @@ def _place(made: Any, path: str) -> tuple[Any, str]:
 
 
 def _read(made: Any, path: str) -> Any:
-    owner, name = _place(made, path)
-    return getattr(owner, name)
+    return getattr(*_place(made, path))
 
 
 def _assign(made: Any, path: str, value: Any) -> None:

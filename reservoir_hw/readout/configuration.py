@@ -61,12 +61,10 @@ class GradientReadoutConfig(ReadoutConfig):
 
         Raises `ConfigurationError` where the section `reservoir` does not fit.
         """
-        del reservoir, channels
         return []
 
     def twins(self, channels: Channels) -> list[ReservoirConfig]:
         """The twin to open, or nothing."""
-        del channels
         return []
 
     def check_gradient(self, reservoir: ReservoirConfig, channels: Channels) -> None:
@@ -140,7 +138,6 @@ class StateReadoutConfig(ReadoutConfig):
 
     def about_export(self, nodes: int, task: Task) -> list[str]:
         """What stands against an export of what will be trained, a sentence each."""
-        del nodes, task
         return []
 
     def check_task(self, task: Task) -> None:

@@ -72,7 +72,6 @@ class RecurrentLM(TokenModel):
 
     def begin(self, batch: int = 1) -> None:
         """All units to 0."""
-        del batch
         self._state = None
 
     def advance(self, tokens: Tensor) -> Tensor:

@@ -49,7 +49,6 @@ class WindowModel(TokenModel):
 
     def begin(self, batch: int = 1) -> None:
         """No tokens yet."""
-        del batch
         self._past = None
 
     def advance(self, tokens: Tensor) -> Tensor:

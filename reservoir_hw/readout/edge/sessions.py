@@ -118,7 +118,6 @@ class SegmentStage:
 
     def run(self, values: dict[str, np.ndarray], repetitions: int) -> None:
         """Compute what the segment gives."""
-        del repetitions
         given = {value.name: values[value.name] for value in self.segment.reads}
         try:
             values.update(zip(self._gives, self.session.run(self._gives, given), strict=True))

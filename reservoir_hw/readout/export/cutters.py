@@ -266,7 +266,6 @@ class Whole(_Cutter):
     def _chain(
         self, about: dict[str, Any], layers: list[ReservoirLayer], stages: Sequence[Stage], carried: int
     ) -> Plan:
-        del carried
         networks = [network_of(layer.reservoir, number) for number, layer in enumerate(layers)]
         graph = Graph(0, Weights(), self.precision)
         y, passing = stages[0].emit(graph, graph.read(about["input"]), None)

@@ -363,7 +363,6 @@ class OneHot(nn.Module):
 
     def emit(self, graph: Any, tokens: str, name: str) -> str:
         """The same as nodes of a graph (`readout.export`)."""
-        del name
         return graph.one_hot(tokens, self.num_embeddings)
 
 

@@ -52,7 +52,6 @@ class SklearnReadout(GatheredReadout):
     # ---- learning
 
     def _gather(self, features: np.ndarray, targets: np.ndarray, *, begins: bool) -> None:
-        del begins
         known = ~np.isnan(targets).any(axis=2)
         self._rows.append(features[known].astype(np.float64))
         self._targets.append(targets[known].astype(np.float64))

@@ -144,10 +144,9 @@ class StateReadoutConfig(ReadoutConfig):
         """Raise `ConfigurationError` if these settings cannot serve this task."""
         self.check_outputs(task.outputs)
         self.check_targets(task.train.targets)
-        if not self.keeps_learning:
-            return
-        if task.closed_loop:
-            raise ConfigurationError(
-                "keep_learning: a forecast in closed loop has no targets to learn from; set it to false"
-            )
-        self.check_targets(task.test.targets)
+        if self.keeps_learning:
+            if task.closed_loop:
+                raise ConfigurationError(
+                    "keep_learning: a forecast in closed loop has no targets to learn from; set it to false"
+                )
+            self.check_targets(task.test.targets)

@@ -228,6 +228,4 @@ def _scale_of(form: LinearForm, recorded: Values) -> FeatureScale | None:
     """What recorded features are like."""
     names = ("states_0", "inputs") if form.inputs else ("states_0",)
     features = np.concatenate([np.asarray(recorded[name], np.float64) for name in names], axis=-1)
-    return (
-        FeatureScale.of([features], centred=True, precision=float(np.finfo(np.float32).eps)) if features.size else None
-    )
+    return FeatureScale.of([features]) if features.size else None

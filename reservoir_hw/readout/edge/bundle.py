@@ -402,9 +402,8 @@ def _weights(a: Mapping[str, np.ndarray], b: Mapping[str, np.ndarray]) -> tuple[
         largest, scale = _distance(ours.reshape(-1), theirs.reshape(-1))
         if largest == 0:
             same += 1
-            continue
-        relative = largest / scale if scale else float("inf")
-        found.append(WeightDifference(name, *kinds, largest, relative))
+        else:
+            found.append(WeightDifference(name, *kinds, largest, largest / scale if scale else float("inf")))
     return tuple(found), same
 
 

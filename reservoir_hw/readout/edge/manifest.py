@@ -11,6 +11,7 @@ import math
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from itertools import accumulate
 from typing import Annotated, Any, Literal, NoReturn, Self
 
 from pydantic import (
@@ -74,10 +75,9 @@ def check_names(names: list[str]) -> None:
         if other is not name:
             raise Refused(f"holds {shown(name)} twice" if other == name else f"holds both {other} and {name}")
     for name in seen:
-        parents = name.split("/")[:-1]
-        for depth in range(1, len(parents) + 1):
-            if "/".join(parents[:depth]) in seen:
-                raise Refused(f"holds {shown(seen['/'.join(parents[:depth])])} as a file and as a folder")
+        for folder in accumulate(name.split("/")[:-1], "{}/{}".format):
+            if folder in seen:
+                raise Refused(f"holds {shown(seen[folder])} as a file and as a folder")
 
 
 FORMAT = "reservoir_hw.bundle"

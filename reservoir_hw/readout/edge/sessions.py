@@ -107,6 +107,9 @@ def session_of(
 class SegmentStage:
     """A graph."""
 
+    # Graphs keep no state of the sequences.
+    steps = None
+
     def __init__(self, number: int, segment: Segment, session: Any) -> None:
         self.name = f"segment {number}"
         self.segment = segment

@@ -180,7 +180,7 @@ class Segments(_Cutter):
                 graph.give(_carry(carried, number + 1), passing)
         return Plan(
             **about,
-            graphs=list(graphs),
+            graphs=graphs,
             references=[self._reference(layers, stages, number, about["input"].name) for number in range(len(stages))],
             reservoirs=list(devices.values()),
             crossings=[

@@ -136,7 +136,11 @@ def c_header(
             not take; int8 without ranges; more features than a 32-bit sum can hold for certain.
         ShapeError: The calibration has another number of features.
     """
-    _check_name(name)
+    if not re.fullmatch(r"[A-Za-z][A-Za-z0-9_]*", name) or len(name) > _LONGEST_NAME or name in _KEYWORDS.split():
+        raise ConfigurationError(
+            f"name must be a C identifier of at most {_LONGEST_NAME} letters, digits and _, start with a letter and be "
+            f"no keyword of C or C++, not {name!r}"
+        )
     if precision not in get_args(Precision):
         raise ConfigurationError(f'precision must be "fp32" or "int8", not {precision!r}')
     first, second, bias, widths = matrices = matrices_of(readout)
@@ -249,14 +253,6 @@ def _array(parameter: Any) -> npt.NDArray:
 
 
 # ---- text
-
-
-def _check_name(name: str) -> None:
-    if not re.fullmatch(r"[A-Za-z][A-Za-z0-9_]*", name) or len(name) > _LONGEST_NAME or name in _KEYWORDS.split():
-        raise ConfigurationError(
-            f"name must be a C identifier of at most {_LONGEST_NAME} letters, digits and _, start with a letter and be "
-            f"no keyword of C or C++, not {name!r}"
-        )
 
 
 def _text(value: str) -> str:

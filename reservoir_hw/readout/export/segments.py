@@ -196,8 +196,10 @@ class LinearPart:
         if not self.double:
             features = [graph.from_device(name, self.dtype) for name in features]
         x = features[0] if inputs is None else graph.node("Concat", *features, axis=-1)
-        linear = graph.linear_in_double if self.double else graph.linear
-        graph.give(self.output, linear(x, "readout", self.form.weights, self.form.bias))
+        if self.double:
+            x = graph.to_device(x, "float64")
+        given = graph.linear(x, "readout", self.form.weights, self.form.bias, dtype=self.output.dtype)
+        graph.give(self.output, given)
 
     def reference(self, states: np.ndarray, values: Values) -> Values:
         """What `emit` gives, by the readout's own code; `values` hold the inputs, where it reads them."""

@@ -308,9 +308,7 @@ def _lowered(node: Any, constants: dict[str, Any]) -> bool:
 
 
 def _rewrite(node: Any, inputs: Any, attributes: dict[str, Any]) -> None:
-    kept = list(inputs)
-    del node.input[:]
-    node.input.extend(kept)
+    node.input[:] = list(inputs)
     del node.attribute[:]
     node.attribute.extend(helper.make_attribute(name, value) for name, value in attributes.items())
 

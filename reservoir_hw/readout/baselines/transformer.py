@@ -145,9 +145,7 @@ class CharTransformer(WindowModel):
         x = self.embedding(windows) + self.positions[:steps]
         if not x.numel():
             return x
-        mask = None
-        if self.causal:
-            mask = torch.ones(steps, steps, dtype=torch.bool, device=windows.device).triu(1)
+        mask = torch.ones(steps, steps, dtype=torch.bool, device=windows.device).triu(1) if self.causal else None
         for layer in self.layers:
             x = layer(x, src_mask=mask, is_causal=self.causal)
         return x

@@ -136,7 +136,11 @@ class TokenModel(nn.Module, ABC):
             raise ShapeError(
                 f"tokens and targets must have the same shape, not {tuple(tokens.shape)} and {tuple(targets.shape)}"
             )
-        return cross_entropy(self.readout, self.features(tokens), targets)
+        return self.loss_of(self.features(tokens), targets)
+
+    def loss_of(self, features: Tensor, targets: Tensor) -> Tensor:
+        """As `loss`, from features (batch, time, F) on."""
+        return cross_entropy(self.readout, features, targets)
 
     def generate(
         self,

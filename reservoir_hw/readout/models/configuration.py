@@ -307,7 +307,8 @@ class LaercConfig(ModelConfig):
 
     def driven_with(self, vocabulary: int) -> Channels:
         """Vectors that were normalised: in d dimensions they measure √d, unless a scale is trained."""
-        length = math.sqrt(self.width) if self.input_affine in (None, "none") and not self.passes_gradients else None
+        untrained = self.reservoir_gradient == "stop" and self.input_affine in (None, "none")
+        length = math.sqrt(self.width) if untrained else None
         return self.input_map.applied_to(Channels(self.width, length=length))
 
     def _make(self, vocabulary: int, layers: Sequence[ReservoirLayer], _context: int, /) -> TokenModel:

@@ -148,8 +148,9 @@ class _Training:
                 self._after_step(norm)
                 better = state.best_step == state.step
                 last = state.step == steps or state.stopped_early
-                if stopping or last or better or state.step % self._options.checkpoint_steps == 0:
-                    self._write_checkpoint()
+                due = stopping or last or better or state.step % self._options.checkpoint_steps == 0
+                if due and self._checkpoints is not None and self._processes.is_first:
+                    self._checkpoints.write(state)
                 if better:
                     self._keep_best()
                 if last:
@@ -198,28 +199,18 @@ class _Training:
         return norm, stopping
 
     def _after_step(self, norm: float) -> None:
-        """Evaluate and say something, if it is time."""
+        """Evaluate and say something, if it is time; stop if better weights have not come for long."""
         state, options, last = self._position, self._options, self._position.step == self._work.steps
         due = last or (options.evaluation_steps is not None and state.step % options.evaluation_steps == 0)
         validation = self._evaluate(self._work.held_out) if due and self._work.held_out is not None else None
-        if validation is not None:
-            self._compare_with_best(validation)
+        if validation is not None and (state.best_loss is None or validation < state.best_loss):
+            state.best_loss, state.best_step, state.worse = validation, state.step, 0
+        elif validation is not None:
+            state.worse += 1
+            state.stopped_early = options.out_of_patience(state.worse)
         evaluated = due and (self._work.held_out is not None or self._hooks.evaluate is not None)
         if evaluated or last or state.step % options.log_steps == 0:
             self._add_row(validation, norm, self._metrics() if due else {})
-
-    def _compare_with_best(self, loss: float) -> None:
-        """Whether the weights are the best so far; stop if better ones have not come for long."""
-        state = self._position
-        if state.best_loss is None or loss < state.best_loss:
-            state.best_loss, state.best_step, state.worse = loss, state.step, 0
-            return
-        state.worse += 1
-        state.stopped_early = self._options.out_of_patience(state.worse)
-
-    def _write_checkpoint(self) -> None:
-        if self._checkpoints is not None and self._processes.is_first:
-            self._checkpoints.write(self._position)
 
     def _keep_best(self) -> None:
         """Keep the weights of this step, the best so far. The checkpoint of it is there: they never disagree."""

@@ -358,8 +358,7 @@ class _Check:
 
     def _unpack(self, data: memoryview, field: _Field, values: list[int | memoryview]) -> None:
         if field.kind != _VARINT:
-            size = 8 if field.kind == _FIXED_64 else 4
-            if len(data) % size:
+            if len(data) % (8 if field.kind == _FIXED_64 else 4):
                 raise Refused(f"has a {field.name} that is cut off: it is damaged")
             return  # Only whole numbers are ever looked at.
         at = 0

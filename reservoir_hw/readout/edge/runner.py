@@ -447,9 +447,8 @@ class EdgeRunner:
     def _through(self, given: np.ndarray, *, last: bool) -> np.ndarray:
         manifest = self.manifest
         values = {manifest.input.name: given, **self._carried}
-        final = self._stages[-1]
         for number, stage in enumerate(self._stages):
-            if last and stage is final and not manifest.carried:
+            if last and stage is self._stages[-1] and not manifest.carried:
                 # Only the last step's output is wanted: that of a long prompt with a large vocabulary is huge.
                 values |= {value.name: values[value.name][:, -1:] for value in manifest.segments[-1].reads}
             begun = time.perf_counter_ns()
@@ -529,6 +528,4 @@ def _not_finite(where: tuple[int, ...], given: np.ndarray, dtype: np.dtype[Any])
 
 
 def _described(value: Value, axes: str) -> str:
-    if value.dtype == "int64":
-        return f"tokens ({axes})"
-    return f"inputs ({axes}, {', '.join(map(str, value.shape))})"
+    return f"tokens ({axes})" if value.dtype == "int64" else f"inputs ({axes}, {', '.join(map(str, value.shape))})"

@@ -246,8 +246,7 @@ class Bound:
             values |= {name: np.zeros((batch, *one.shape), one.dtype) for name in (one.reads, one.gives)}
         for stage in stages:
             if isinstance(stage, CrossingStage):
-                spec = stage.reservoir.spec
-                values[stage.crossing.states] = np.zeros((batch, 1, spec.nodes), stage.dtype)
+                values[stage.crossing.states] = np.zeros((batch, 1, stage.reservoir.spec.nodes), stage.dtype)
             else:
                 for value in stage.segment.gives:
                     values.setdefault(value.name, _empty(value, batch))

@@ -128,8 +128,7 @@ class _Cutter(ABC):
         graph.give(about["output"], series.emit(graph, states))
         graph.give(carried.given, graph.node("Squeeze", last, graph.constant([0], np.int64)), ("batch",))
 
-        reference = self.advancing(recurrence, series)
-        return Plan(graphs=[graph], references=[reference], carried=[carried], **about)
+        return Plan(graphs=[graph], references=[self.advancing(recurrence, series)], carried=[carried], **about)
 
     def advancing(self, recurrence: GatedRecurrence, series: Series) -> Reference:
         """The recurrence itself, from the carried state on."""
@@ -333,8 +332,7 @@ class Whole(_Cutter):
             state = values["state_0"].numpy()
             rows = []
             for step in range(u.shape[1]):
-                drive = linear(u[:, step], recurrence.W_in, recurrence.bias)
-                r, z = gates(drive, x, recurrence.W.T)
+                r, z = gates(linear(u[:, step], recurrence.W_in, recurrence.bias), x, recurrence.W.T)
                 crossing = torch.cat([u[:, step], r * x], 1)[:, None]
                 h, state = simulated(layer.reservoir, mapped_by(layer, crossing, 0)["drive_0"].numpy(), state)
                 x = torch.lerp(torch.from_numpy(h[:, 0]).to(dtype), x, z)

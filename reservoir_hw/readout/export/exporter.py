@@ -177,8 +177,7 @@ def built(plan: Plan, metadata: Mapping[str, str]) -> tuple[dict[str, bytes], li
     """The files of a plan's graphs, and sessions that run them."""
     places = plan.weights.places()
     files = {graph.file: graph.build(places, metadata) for graph in plan.graphs}
-    sessions = [session_of(files[graph.file], graph.arrays, graph.file) for graph in plan.graphs]
-    return files, sessions
+    return files, [session_of(files[graph.file], graph.arrays, graph.file) for graph in plan.graphs]
 
 
 def _metadata(plan: Plan, record: Mapping[str, Any]) -> dict[str, str]:

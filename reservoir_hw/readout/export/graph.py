@@ -417,8 +417,7 @@ def _without_external(model: Any) -> Any:
     kept = []
     for tensor in copy.graph.initializer:
         if tensor.data_location == TensorProto.EXTERNAL:
-            shape = tuple(tensor.dims)
-            copy.graph.input.append(helper.make_tensor_value_info(tensor.name, tensor.data_type, shape))
+            copy.graph.input.append(helper.make_tensor_value_info(tensor.name, tensor.data_type, tuple(tensor.dims)))
         else:
             kept.append(tensor)
     del copy.graph.initializer[:]

@@ -340,12 +340,10 @@ def _int8_code(readout: Int8Readout) -> str:
     else:
         tables = _int8_tables(readout.first, "B", "@N_RANK", "@N_FEATURES")
         tables += _int8_tables(readout.second, "A", "@N_OUTPUTS", "@N_RANK")
-    codings = [_coding("STATE", readout.states)]
-    if readout.inputs is not None:
-        codings.append(_coding("INPUT", readout.inputs))
     parts = [
         "#include <stdint.h>\n",
-        *codings,
+        _coding("STATE", readout.states),
+        *([] if readout.inputs is None else [_coding("INPUT", readout.inputs)]),
         *tables,
         _floats("@n_bias[@N_OUTPUTS]", readout.bias),
         _INT8_SHARED,

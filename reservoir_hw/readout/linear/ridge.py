@@ -299,8 +299,7 @@ class RidgeReadout(LeastSquaresReadout):
             spectrum = total.spectrum(design)
             if isinstance(alpha, str):
                 alphas = DEFAULT_ALPHAS.copy() if config.alphas is None else np.unique(config.alphas)
-                gcv = alpha == "gcv"
-                scores = gcv_scores(spectrum, alphas) if gcv else kfold_scores(parts, design_of, alphas)
+                scores = gcv_scores(spectrum, alphas) if alpha == "gcv" else kfold_scores(parts, design_of, alphas)
                 # Below that the estimates hold for exact arithmetic, and not for the weights one would get.
                 usable = spectrum.condition(alphas) <= self._largest_condition
                 if not usable.any():

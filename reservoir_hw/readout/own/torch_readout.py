@@ -243,8 +243,7 @@ class TorchReadout(GatheredReadout):
 
 def _cut(states: np.ndarray, targets: np.ndarray, context: int) -> tuple[np.ndarray, np.ndarray]:
     """Windows of sequences (batch, time, ·); the last of each is filled up with steps that do not count."""
-    steps = states.shape[1]
-    behind = ((0, 0), (0, -steps % context), (0, 0))
+    behind = ((0, 0), (0, -states.shape[1] % context), (0, 0))
     states, targets = np.pad(states, behind), np.pad(targets, behind, constant_values=np.nan)
     return states.reshape(-1, context, states.shape[2]), targets.reshape(-1, context, targets.shape[2])
 

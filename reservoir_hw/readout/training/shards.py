@@ -295,8 +295,7 @@ class HarvestedShards:
 
     def _opened(self, path: Path, *, writable: bool = False) -> StateStore:
         store = StateStore.open(path, writable=writable)
-        begun = store.facts.get("harvest", {})
-        change = first_change(begun, plain(self.identity))
+        change = first_change(store.facts.get("harvest", {}), plain(self.identity))
         if change is not None:
             raise ConfigurationError(
                 f"{store.path} holds states with {change.key} {change.before}, these would have "
@@ -317,8 +316,7 @@ class HarvestedShards:
                 self._restore_noise(store)
             place = 0
             for number in range(shards):
-                groups = len(self._groups(number))
-                skipped = min(max(0, done - place), groups)
+                skipped = min(max(0, done - place), len(self._groups(number)))
                 place += skipped
                 first = sum(len(group) for group in self._groups(number)[:skipped])
                 for tokens, states in self._driven(number, skipped):

@@ -134,5 +134,4 @@ def _examples_of(model: Any, data: Any, options: TrainingOptions, name: str, *, 
         return Sequences(data, name)
     if not indexed and hasattr(data, "__iter__"):
         return Batches(cast(Any, data), name, options, learned=learned)
-    vocabulary = getattr(model, "vocabulary", None)
-    return of_corpus(data, options, vocabulary=vocabulary, name=name, learned=learned)
+    return of_corpus(data, options, vocabulary=getattr(model, "vocabulary", None), name=name, learned=learned)

@@ -300,7 +300,7 @@ class Manifest(_Part):
         for one in self.carried:
             _add(known, one.read)
         pending = list(self.crossings)
-        for number in range(len(self.segments) + 1):
+        for number, segment in enumerate((*self.segments, None)):
             while pending and pending[0].after == number:
                 crossing = pending.pop(0)
                 if crossing.slot >= len(self.slots):
@@ -308,9 +308,8 @@ class Manifest(_Part):
                 slot = self.slots[crossing.slot]
                 self._check_crossing(crossing, slot, known)
                 _add(known, Value(name=crossing.states, shape=(slot.nodes,), dtype=slot.dtype))
-            if number == len(self.segments):
+            if segment is None:
                 break
-            segment = self.segments[number]
             missing = {value.name for value in segment.reads} - set(known)
             if missing:
                 raise ValueError(f"{segment.graph} reads {', '.join(sorted(missing))} before it is computed")

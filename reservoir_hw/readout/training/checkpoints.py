@@ -68,9 +68,8 @@ class Checkpoints:
         tensors = {f"weights/{name}": tensor for name, tensor in weights_of(objective.trained).items()}
         kept, plain = split_state(self._optimizer, objective.trained)
         tensors |= {f"optimizer/{place}": tensor for place, tensor in kept.items()}
-        if self._noise is not None:
-            for name, array in self._noise.kept().items():
-                tensors[f"reservoir/{name}"] = torch.from_numpy(np.ascontiguousarray(array))
+        noise = {} if self._noise is None else self._noise.kept()
+        tensors |= {f"reservoir/{name}": torch.from_numpy(np.ascontiguousarray(one)) for name, one in noise.items()}
         facts = {
             "state": vars(position),
             "model": {

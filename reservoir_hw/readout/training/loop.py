@@ -10,7 +10,6 @@ from collections.abc import Mapping
 from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -128,7 +127,19 @@ class _Training:
         if self._processes.is_first:
             self._history = folder.log.begin(position.step)
             # Only now: a training that is refused leaves the folder as it was.
-            folder.write_facts(self._facts())
+            folder.write_facts(
+                {
+                    "identity": dict(self._work.identity),
+                    "steps": self._work.steps,
+                    "parameters": {
+                        "trained": sum(p.numel() for p in self._parameters),
+                        "all": sum(p.numel() for p in self._work.objective.parameters()),
+                    },
+                    "processes": self._processes.count,
+                    "device": str(self._processes.device),
+                    **provenance.collect({"training": self._options.model_dump(mode="json")}),
+                }
+            )
 
     # ---- the course of things
 
@@ -208,9 +219,13 @@ class _Training:
         elif validation is not None:
             state.worse += 1
             state.stopped_early = options.out_of_patience(state.worse)
+        metrics: Mapping[str, float] = {}
+        if due and self._processes.is_first:
+            with evaluating(self._work.objective):
+                metrics = self._hooks.metrics(state.step)
         evaluated = due and (self._work.held_out is not None or self._hooks.evaluate is not None)
         if evaluated or last or state.step % options.log_steps == 0:
-            self._add_row(validation, norm, self._metrics() if due else {})
+            self._add_row(validation, norm, metrics)
 
     def _keep_best(self) -> None:
         """Keep the weights of this step, the best so far. The checkpoint of it is there: they never disagree."""
@@ -282,13 +297,6 @@ class _Training:
             raise self._not_finite(self._position.step - 1, mean, None)
         return mean
 
-    def _metrics(self) -> dict[str, float]:
-        """What the caller's evaluation finds; in the first process."""
-        if not self._processes.is_first:
-            return {}
-        with evaluating(self._work.objective):
-            return self._hooks.metrics(self._position.step)
-
     def _seed(self, micro: int) -> None:
         """Random numbers of the model (dropout) belong to a batch and a process, so that no position is kept."""
         words = np.random.SeedSequence([self._options.seed, micro, self._processes.rank]).generate_state(2)
@@ -347,16 +355,3 @@ class _Training:
             self._hooks.progress(Progress(row, self._work.steps, row.seconds / (state.step - self._first_step) * left))
         if self._hooks.on_row is not None:
             self._hooks.on_row(row.step, self._hooks.model, row.numbers)
-
-    def _facts(self) -> dict[str, Any]:
-        return {
-            "identity": dict(self._work.identity),
-            "steps": self._work.steps,
-            "parameters": {
-                "trained": sum(p.numel() for p in self._parameters),
-                "all": sum(p.numel() for p in self._work.objective.parameters()),
-            },
-            "processes": self._processes.count,
-            "device": str(self._processes.device),
-            **provenance.collect({"training": self._options.model_dump(mode="json")}),
-        }

@@ -16,20 +16,10 @@ from reservoir_hw.core.reservoir_config import ReservoirConfig
 from reservoir_hw.tasks.task import Task
 
 
-class ReadoutConfig(Config):
-    """The base of all readouts. A kind adds `kind: Literal["..."]` and its own fields.
-
-    Derive from `StateReadoutConfig` for a readout that learns from states, from `readout.models.configuration.
-    ModelConfig` for a language model, from `ClassifierConfig` beside it for a classifier of sequences.
-    """
+class NamedConfig(Config):
+    """What has a short name for tables and figures. A kind adds `kind: Literal["..."]` and its own fields."""
 
     kind: Any
-    trained: ClassVar[Literal["in one pass", "by gradients", "on labels"]]
-    """How an experiment trains it: in one pass over the states of the task's series, by gradients on its tokens, or by
-    gradients on its sequences and their labels."""
-    needs_reservoir: ClassVar[bool] = True
-    """Whether an experiment has to name one."""
-
     named: ClassVar[str] = ""
     """A short name for tables and figures, with fields in braces; empty where that of the reservoir says enough."""
 
@@ -37,6 +27,20 @@ class ReadoutConfig(Config):
     def label(self) -> str:
         """`named`, with the values of this one."""
         return self.named.format_map(dict(self))
+
+
+class ReadoutConfig(NamedConfig):
+    """The base of all readouts. A kind adds `kind: Literal["..."]` and its own fields.
+
+    Derive from `StateReadoutConfig` for a readout that learns from states, from `readout.models.configuration.
+    ModelConfig` for a language model, from `ClassifierConfig` beside it for a classifier of sequences.
+    """
+
+    trained: ClassVar[Literal["in one pass", "by gradients", "on labels"]]
+    """How an experiment trains it: in one pass over the states of the task's series, by gradients on its tokens, or by
+    gradients on its sequences and their labels."""
+    needs_reservoir: ClassVar[bool] = True
+    """Whether an experiment has to name one."""
 
     @property
     def layers_of_reservoirs(self) -> int:
@@ -61,12 +65,10 @@ class GradientReadoutConfig(ReadoutConfig):
 
         Raises `ConfigurationError` where the section `reservoir` does not fit.
         """
-        del reservoir, channels
         return []
 
     def twins(self, channels: Channels) -> list[ReservoirConfig]:
         """The twin to open, or nothing."""
-        del channels
         return []
 
     def check_gradient(self, reservoir: ReservoirConfig, channels: Channels) -> None:
@@ -140,17 +142,15 @@ class StateReadoutConfig(ReadoutConfig):
 
     def about_export(self, nodes: int, task: Task) -> list[str]:
         """What stands against an export of what will be trained, a sentence each."""
-        del nodes, task
         return []
 
     def check_task(self, task: Task) -> None:
         """Raise `ConfigurationError` if these settings cannot serve this task."""
         self.check_outputs(task.outputs)
         self.check_targets(task.train.targets)
-        if not self.keeps_learning:
-            return
-        if task.closed_loop:
-            raise ConfigurationError(
-                "keep_learning: a forecast in closed loop has no targets to learn from; set it to false"
-            )
-        self.check_targets(task.test.targets)
+        if self.keeps_learning:
+            if task.closed_loop:
+                raise ConfigurationError(
+                    "keep_learning: a forecast in closed loop has no targets to learn from; set it to false"
+                )
+            self.check_targets(task.test.targets)

@@ -54,8 +54,7 @@ class Sampler:
         probabilities, tokens = self.probabilities(logits)
         if len(tokens) == 1:
             return int(tokens[0])
-        drawn = self._random.random()
-        place = int(np.searchsorted(probabilities.cumsum(), drawn, side="right"))
+        place = int(np.searchsorted(probabilities.cumsum(), self._random.random(), side="right"))
         return int(tokens[min(place, len(tokens) - 1)])
 
     def _most_likely(self, values: np.ndarray) -> np.ndarray:

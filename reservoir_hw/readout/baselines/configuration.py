@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Literal, Self
 
 from pydantic import Field, PositiveInt, model_validator
 
-from reservoir_hw.core.configuration import Config
 from reservoir_hw.core.errors import ConfigurationError
 from reservoir_hw.core.tokenizer import Corpus
+from reservoir_hw.readout.configuration import NamedConfig
 from reservoir_hw.readout.models.configuration import TokenModelConfig
 from reservoir_hw.tasks.elman_grammar.task import ElmanGrammar
 from reservoir_hw.tasks.task import Evaluation, Task
@@ -20,12 +20,10 @@ if TYPE_CHECKING:
     from reservoir_hw.readout.models.token_model import TokenModel
 
 
-class BaselineConfig(Config):
+class BaselineConfig(NamedConfig):
     """What every kind of baseline can be told. A kind adds `kind: Literal["..."]` and its own fields."""
 
-    kind: Any
-    named: ClassVar[str] = "{kind}"
-    """A short name for tables and figures, with fields in braces."""
+    named = "{kind}"
 
     def check_task(self, task: Task) -> None:
         """Raise `ConfigurationError` where this baseline cannot be run on this task."""
@@ -45,11 +43,6 @@ class BaselineConfig(Config):
     @abstractmethod
     def evaluate(self, task: Task) -> Evaluation:
         """Train the baseline on a task, and judge it."""
-
-    @property
-    def label(self) -> str:
-        """`named`, with the values of this one."""
-        return self.named.format_map(dict(self))
 
 
 # ---- Language models without a reservoir, trained as the readouts are: on the same tokens, by the same section.

@@ -72,8 +72,7 @@ class NGram:
 
     def __init__(self, tokens: Corpus, vocabulary: int, order: Literal[2, 3], smoothing: float = 1.0) -> None:
         self._vocabulary, self._order, self._smoothing = vocabulary, order, smoothing
-        codes = self._codes(tokens, order)
-        self._known, self._counts = np.unique(codes, return_counts=True)
+        self._known, self._counts = np.unique(self._codes(tokens, order), return_counts=True)
         contexts = self._known // vocabulary
         self._contexts, first = np.unique(contexts, return_index=True)
         self._totals = np.add.reduceat(self._counts, first) if len(first) else first

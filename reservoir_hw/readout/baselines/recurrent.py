@@ -11,10 +11,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import binary_cross_entropy_with_logits, logsigmoid
 
-from reservoir_hw.core.errors import ConfigurationError, ShapeError
+from reservoir_hw.core.errors import ConfigurationError
 from reservoir_hw.core.validation import number_in, whole_number
 from reservoir_hw.readout.models.softmax import IGNORED, LinearReadout
-from reservoir_hw.readout.models.token_model import OneHot, TokenModel, check_tokens
+from reservoir_hw.readout.models.token_model import OneHot, TokenModel
 
 if TYPE_CHECKING:
     from reservoir_hw.readout.training import TrainingOptions, TrainingResult
@@ -64,15 +64,13 @@ class RecurrentLM(TokenModel):
         width = self.vocabulary if embedding is None else whole_number("embedding", embedding)
         self.embedding = OneHot(self.vocabulary) if embedding is None else nn.Embedding(self.vocabulary, width)
         self.dropout = nn.Dropout(rate)
-        between = rate if layers > 1 else 0.0
         kind = nn.LSTM if cell == "lstm" else nn.GRU
-        self.recurrence = kind(width, self.hidden, layers, batch_first=True, dropout=between)
+        self.recurrence = kind(width, self.hidden, layers, batch_first=True, dropout=rate if layers > 1 else 0.0)
         self.readout = LinearReadout(self.hidden, self.vocabulary)
         self._state: Any = None
 
     def begin(self, batch: int = 1) -> None:
         """All units to 0."""
-        del batch
         self._state = None
 
     def advance(self, tokens: Tensor) -> Tensor:
@@ -176,20 +174,11 @@ class SRN(TokenModel):
         W_in, W_h = self.recurrence.all_weights[0]
         return torch.tanh(inputs @ W_in.T + context @ W_h.T)
 
-    def loss(self, tokens: Tensor, targets: Tensor) -> Tensor:
-        """Mean over targets (batch, time) of the cross-entropy in nats, of the kind that belongs to `outputs`.
-
-        Otherwise as `TokenModel.loss`.
-        """
+    def loss_of(self, features: Tensor, targets: Tensor) -> Tensor:
+        """Mean over targets (batch, time) of the cross-entropy in nats, of the kind that belongs to `outputs`."""
         readout = self.readout
         if not isinstance(readout, LogisticReadout):
-            return super().loss(tokens, targets)
-        targets = check_tokens(targets, self.vocabulary, "targets", ignored=True)
-        features = self.features(tokens)
-        if features.shape[:2] != targets.shape:
-            raise ShapeError(
-                f"tokens and targets must have the same shape, not {tuple(tokens.shape)} and {tuple(targets.shape)}"
-            )
+            return super().loss_of(features, targets)
         counted = targets != IGNORED
         wanted = self.embedding(targets[counted])
         activations = readout.activations(features[counted])

@@ -49,7 +49,6 @@ class WindowModel(TokenModel):
 
     def begin(self, batch: int = 1) -> None:
         """No tokens yet."""
-        del batch
         self._past = None
 
     def advance(self, tokens: Tensor) -> Tensor:
@@ -146,9 +145,7 @@ class CharTransformer(WindowModel):
         x = self.embedding(windows) + self.positions[:steps]
         if not x.numel():
             return x
-        mask = None
-        if self.causal:
-            mask = torch.ones(steps, steps, dtype=torch.bool, device=windows.device).triu(1)
+        mask = torch.ones(steps, steps, dtype=torch.bool, device=windows.device).triu(1) if self.causal else None
         for layer in self.layers:
             x = layer(x, src_mask=mask, is_causal=self.causal)
         return x

@@ -22,7 +22,7 @@ from typing import IO, BinaryIO, TypeAlias
 import numpy as np
 
 from reservoir_hw.core.files import settle_folder
-from reservoir_hw.readout.edge.manifest import FORMAT, MANIFEST, Refused, check_name, shown, strict_json
+from reservoir_hw.readout.edge.manifest import FORMAT, MANIFEST, FileRecord, Refused, check_name, shown, strict_json
 
 # Of a local header; the mark, the length of the name, that of the extra fields (APPNOTE 4.3.7).
 _LOCAL = struct.Struct("<4s22x2H")
@@ -213,10 +213,9 @@ class Archive:
         pending, seen = [("", root)], 0
         while pending:
             prefix, folder = pending.pop()
-            empty = True
+            before = seen
             with os.scandir(folder) as inside:
                 for entry in inside:
-                    empty = False
                     seen += 1
                     if seen > FILES_LIMIT:
                         raise Refused(f"holds more than {FILES_LIMIT} files")
@@ -231,7 +230,7 @@ class Archive:
                         found[name] = Member(about.st_size, Path(entry.path))
                     else:
                         raise Refused(f"{shown(name)} is neither a file nor a folder")
-            if empty and prefix:
+            if seen == before and prefix:
                 self.folders.append(prefix[:-1])
         return found
 
@@ -275,7 +274,7 @@ def _new_file(folder: Path, name: str) -> Iterator[IO[bytes]]:
         _flush(file)
 
 
-def add(opened: Opened, name: str, content: Content) -> tuple[int, str]:
+def add(opened: Opened, name: str, content: Content) -> FileRecord:
     """Write a file; returns its size in bytes and its SHA-256."""
     size, digest = 0, hashlib.sha256()
     with opened(name) as file:
@@ -283,7 +282,7 @@ def add(opened: Opened, name: str, content: Content) -> tuple[int, str]:
             file.write(piece)
             digest.update(piece)
             size += len(piece)
-    return size, digest.hexdigest()
+    return FileRecord(bytes=size, sha256=digest.hexdigest())
 
 
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}

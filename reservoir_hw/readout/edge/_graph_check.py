@@ -246,12 +246,10 @@ class _Check:
             attribute = self._message(part, _ATTRIBUTE, "an attribute")
             if attribute["ref_attr_name"] or attribute["sparse_tensor"] or attribute["sparse_tensors"]:
                 raise Refused(f"has an attribute of {shown(operator)} that is sparse or belongs to a function")
-            for name in ("t", "tensors"):
-                for tensor in _parts(attribute, name):
-                    self._inline(self._message(tensor, _TENSOR, "a tensor"))
-            for name in ("g", "graphs"):
-                for graph in _parts(attribute, name):
-                    self._graph(graph, depth + 1)
+            for tensor in (*_parts(attribute, "t"), *_parts(attribute, "tensors")):
+                self._inline(self._message(tensor, _TENSOR, "a tensor"))
+            for graph in (*_parts(attribute, "g"), *_parts(attribute, "graphs")):
+                self._graph(graph, depth + 1)
 
     def _values(self, graph: _Found, what: str, expected: tuple[Value, ...]) -> None:
         found = []
@@ -360,8 +358,7 @@ class _Check:
 
     def _unpack(self, data: memoryview, field: _Field, values: list[int | memoryview]) -> None:
         if field.kind != _VARINT:
-            size = 8 if field.kind == _FIXED_64 else 4
-            if len(data) % size:
+            if len(data) % (8 if field.kind == _FIXED_64 else 4):
                 raise Refused(f"has a {field.name} that is cut off: it is damaged")
             return  # Only whole numbers are ever looked at.
         at = 0

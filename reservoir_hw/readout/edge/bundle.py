@@ -22,7 +22,6 @@ from reservoir_hw.readout.edge.manifest import (
     MANIFEST,
     VERSION,
     WEIGHTS,
-    FileRecord,
     Manifest,
     Refused,
     about,
@@ -60,10 +59,7 @@ def write_bundle(path: str | os.PathLike[str], facts: Mapping[str, Any], files: 
         check_names([*files, MANIFEST])
     with about(name, reading=False), replacing(target) as new:
         with packing(new) as opened:
-            records = {}
-            for file in sorted(files):
-                size, digest = add(opened, file, files[file])
-                records[file] = FileRecord(bytes=size, sha256=digest)
+            records = {file: add(opened, file, files[file]) for file in sorted(files)}
             add(opened, MANIFEST, manifest_text({"format": FORMAT, "version": VERSION, **facts, "files": records}))
         with Bundle(new, name) as bundle:
             manifest = bundle.manifest
@@ -151,9 +147,8 @@ class Bundle:
 
     def tensors(self, name: str) -> dict[str, np.ndarray]:
         """The arrays of a safetensors file, such as the golden values; read-only."""
-        data = self.read(name)
+        array = np.frombuffer(self.read(name), np.uint8)
         with about(self.name, shown(name)):
-            array = np.frombuffer(data, np.uint8)
             return views(array, parse_header(_taken_from(array), array.size))
 
     def close(self) -> None:
@@ -402,9 +397,8 @@ def _weights(a: Mapping[str, np.ndarray], b: Mapping[str, np.ndarray]) -> tuple[
         largest, scale = _distance(ours.reshape(-1), theirs.reshape(-1))
         if largest == 0:
             same += 1
-            continue
-        relative = largest / scale if scale else float("inf")
-        found.append(WeightDifference(name, *kinds, largest, relative))
+        else:
+            found.append(WeightDifference(name, *kinds, largest, largest / scale if scale else float("inf")))
     return tuple(found), same
 
 

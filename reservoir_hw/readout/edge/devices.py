@@ -32,7 +32,9 @@ def opened(
     number of them, before anything is opened.
     """
     found: list[Reservoir | ReservoirConfig] = []
-    for one in _listed(reservoirs):
+    if isinstance(reservoirs, Reservoir | ReservoirConfig | Mapping | str | os.PathLike):
+        reservoirs = [reservoirs]
+    for one in reservoirs or ():
         if isinstance(one, Reservoir):
             found.append(one)
         else:
@@ -132,12 +134,6 @@ def _through_single(
             certified = [one.error for one in bundle.manifest.certificate.segments if one.segment == index]
             found.append((worst.error + sum(certified), worst.spread))
     return max(found)
-
-
-def _listed(reservoirs: AnyReservoir | Sequence[AnyReservoir] | None) -> list[AnyReservoir]:
-    if isinstance(reservoirs, Reservoir | ReservoirConfig | Mapping | str | os.PathLike):
-        return [reservoirs]
-    return list(reservoirs or [])
 
 
 def _named(identity: Mapping[str, Any]) -> str:

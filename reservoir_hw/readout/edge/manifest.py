@@ -11,6 +11,7 @@ import math
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from itertools import accumulate
 from typing import Annotated, Any, Literal, NoReturn, Self
 
 from pydantic import (
@@ -74,10 +75,9 @@ def check_names(names: list[str]) -> None:
         if other is not name:
             raise Refused(f"holds {shown(name)} twice" if other == name else f"holds both {other} and {name}")
     for name in seen:
-        parents = name.split("/")[:-1]
-        for depth in range(1, len(parents) + 1):
-            if "/".join(parents[:depth]) in seen:
-                raise Refused(f"holds {shown(seen['/'.join(parents[:depth])])} as a file and as a folder")
+        for folder in accumulate(name.split("/")[:-1], "{}/{}".format):
+            if folder in seen:
+                raise Refused(f"holds {shown(seen[folder])} as a file and as a folder")
 
 
 FORMAT = "reservoir_hw.bundle"
@@ -300,7 +300,7 @@ class Manifest(_Part):
         for one in self.carried:
             _add(known, one.read)
         pending = list(self.crossings)
-        for number in range(len(self.segments) + 1):
+        for number, segment in enumerate((*self.segments, None)):
             while pending and pending[0].after == number:
                 crossing = pending.pop(0)
                 if crossing.slot >= len(self.slots):
@@ -308,9 +308,8 @@ class Manifest(_Part):
                 slot = self.slots[crossing.slot]
                 self._check_crossing(crossing, slot, known)
                 _add(known, Value(name=crossing.states, shape=(slot.nodes,), dtype=slot.dtype))
-            if number == len(self.segments):
+            if segment is None:
                 break
-            segment = self.segments[number]
             missing = {value.name for value in segment.reads} - set(known)
             if missing:
                 raise ValueError(f"{segment.graph} reads {', '.join(sorted(missing))} before it is computed")

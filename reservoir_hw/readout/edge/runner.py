@@ -26,7 +26,7 @@ from reservoir_hw.core.validation import whole_number
 from reservoir_hw.readout.edge.bundle import Bundle
 from reservoir_hw.readout.edge.devices import AnyReservoir, casts_of, check_device, check_repetitions, opened
 from reservoir_hw.readout.edge.manifest import Value
-from reservoir_hw.readout.edge.sessions import Bound, CrossingStage, StageLatency, Stopwatch, make_session, stages_of
+from reservoir_hw.readout.edge.sessions import Bound, StageLatency, Stopwatch, make_session, stages_of
 from reservoir_hw.readout.edge.verification import ProbeComparison, compare_probe
 from reservoir_hw.readout.sampling import Sampler
 
@@ -123,7 +123,12 @@ class EdgeRunner:
             if manifest.tokenizer is not None and manifest.input.dtype == "int64":
                 # Byte pairs need another package. A caller who gives tokens may not have it.
                 with suppress(MissingExtra):
-                    self._check_tokenizer(self.tokenizer)
+                    known = self.tokenizer.vocabulary
+                    if known != self._tokens:
+                        raise ConfigurationError(
+                            f"bundle {self.bundle.name}: {manifest.tokenizer} has {known} tokens, the model "
+                            f"{self._tokens}: it belongs to another model, export the bundle again"
+                        )
             self.reset()
             self._stack = stack.pop_all()
 
@@ -162,16 +167,15 @@ class EdgeRunner:
 
     def close(self) -> None:
         """Close what was opened here: reservoirs that came as configurations, and the bundle."""
-        # What was begun is not gone on with, so that a step need not ask.
-        self._closed = self._unfinished = True
-        self._stack.close()
+        self.__exit__(None, None, None)
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *error: Any) -> None:
-        # A device that does not answer cannot be closed either: what went wrong first is what the caller must learn.
+        # What was begun is not gone on with, so that a step need not ask.
         self._closed = self._unfinished = True
+        # A device that does not answer cannot be closed either: what went wrong first is what the caller must learn.
         self._stack.__exit__(*error)
 
     def reset(self, batch: int = 1) -> None:
@@ -206,8 +210,7 @@ class EdgeRunner:
         DeviceError
             A device failed; nothing goes on before `reset`.
         """
-        alone = np.ndim(arrays.as_numpy(inputs)) == len(self._shape) + 1
-        if alone:
+        if np.ndim(arrays.as_numpy(inputs)) == len(self._shape) + 1:
             return self.run(np.asarray(arrays.as_numpy(inputs))[None])[0]
         given = self.checked(inputs)
         self._begin_if_other(given.shape[0])
@@ -298,8 +301,7 @@ class EdgeRunner:
             scaled = given if scale is None else scale.to_model(arrays.to_numpy(given, _DOUBLE, "inputs"))
             numbers = _narrowed(scaled, self._dtype)
             if not arrays.all_finite(numbers):
-                where = tuple(int(i) for i in np.argwhere(~np.isfinite(numbers))[0])
-                raise InputRangeError(_not_finite(where, given, self._dtype))
+                raise InputRangeError(_not_finite(arrays.first_true(~np.isfinite(numbers)), given, self._dtype))
             return numbers
         if given.dtype.kind not in "iu":
             raise ShapeError(f"tokens must be whole numbers, not {given.dtype}")
@@ -307,7 +309,7 @@ class EdgeRunner:
         end = self._tokens
         known = 0 <= given.item() < end if given.size == 1 else given.min(initial=0) >= 0 and given.max(initial=0) < end
         if not known:
-            where = tuple(int(i) for i in np.argwhere((given < 0) | (given >= self._tokens))[0])
+            where = arrays.first_true((given < 0) | (given >= end))
             raise InputRangeError(
                 f"token {given[where]} at (text, position) = {where} is outside the vocabulary of {self._tokens}"
             )
@@ -429,15 +431,7 @@ class EdgeRunner:
 
     def _driven_since(self, steps: int) -> bool:
         """Whether any device has taken a step since this count. An input may be refused before it is sent."""
-        crossings = [stage for stage in self._stages if isinstance(stage, CrossingStage)]
-        return self._steps != steps or any(stage.steps not in (None, steps) for stage in crossings)
-
-    def _check_tokenizer(self, tokenizer: Tokenizer) -> None:
-        if tokenizer.vocabulary != self._tokens:
-            raise ConfigurationError(
-                f"bundle {self.bundle.name}: {self.manifest.tokenizer} has {tokenizer.vocabulary} tokens, the model "
-                f"{self._tokens}: it belongs to another model, export the bundle again"
-            )
+        return self._steps != steps or any(stage.steps not in (None, steps) for stage in self._stages)
 
     def _check_open(self) -> None:
         if self._closed:
@@ -453,9 +447,8 @@ class EdgeRunner:
     def _through(self, given: np.ndarray, *, last: bool) -> np.ndarray:
         manifest = self.manifest
         values = {manifest.input.name: given, **self._carried}
-        final = self._stages[-1]
         for number, stage in enumerate(self._stages):
-            if last and stage is final and not manifest.carried:
+            if last and stage is self._stages[-1] and not manifest.carried:
                 # Only the last step's output is wanted: that of a long prompt with a large vocabulary is huge.
                 values |= {value.name: values[value.name][:, -1:] for value in manifest.segments[-1].reads}
             begun = time.perf_counter_ns()
@@ -484,9 +477,7 @@ class EdgeRunner:
 
     def _take_up(self) -> None:
         """Let the next step go on from what is carried."""
-        if self._bound is not None and self._bound.batch != self._batch:
-            self._bound = None
-        if self._bound is not None:
+        if self._bound is not None and self._bound.batch == self._batch:
             self._bound.begin(self._carried)
 
     def _generated(self, prompt: np.ndarray, count: int, sampler: Sampler) -> Iterator[int]:
@@ -537,6 +528,4 @@ def _not_finite(where: tuple[int, ...], given: np.ndarray, dtype: np.dtype[Any])
 
 
 def _described(value: Value, axes: str) -> str:
-    if value.dtype == "int64":
-        return f"tokens ({axes})"
-    return f"inputs ({axes}, {', '.join(map(str, value.shape))})"
+    return f"tokens ({axes})" if value.dtype == "int64" else f"inputs ({axes}, {', '.join(map(str, value.shape))})"

@@ -107,6 +107,9 @@ def session_of(
 class SegmentStage:
     """A graph."""
 
+    # Graphs keep no state of the sequences.
+    steps = None
+
     def __init__(self, number: int, segment: Segment, session: Any) -> None:
         self.name = f"segment {number}"
         self.segment = segment
@@ -118,7 +121,6 @@ class SegmentStage:
 
     def run(self, values: dict[str, np.ndarray], repetitions: int) -> None:
         """Compute what the segment gives."""
-        del repetitions
         given = {value.name: values[value.name] for value in self.segment.reads}
         try:
             values.update(zip(self._gives, self.session.run(self._gives, given), strict=True))
@@ -244,8 +246,7 @@ class Bound:
             values |= {name: np.zeros((batch, *one.shape), one.dtype) for name in (one.reads, one.gives)}
         for stage in stages:
             if isinstance(stage, CrossingStage):
-                spec = stage.reservoir.spec
-                values[stage.crossing.states] = np.zeros((batch, 1, spec.nodes), stage.dtype)
+                values[stage.crossing.states] = np.zeros((batch, 1, stage.reservoir.spec.nodes), stage.dtype)
             else:
                 for value in stage.segment.gives:
                     values.setdefault(value.name, _empty(value, batch))

@@ -185,9 +185,8 @@ def deviation(
     of a float decides. Raises `ConfigurationError` where the segment does not run on them.
     """
     segment = bundle.manifest.segments[index]
-    names = [value.name for value in segment.gives]
     try:
-        outputs = session.run(names, dict(inputs))
+        outputs = session.run([value.name for value in segment.gives], dict(inputs))
     except Exception as error:
         # onnxruntime raises its own classes, which share no base but Exception.
         raise ConfigurationError(

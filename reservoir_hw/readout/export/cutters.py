@@ -128,8 +128,7 @@ class _Cutter(ABC):
         graph.give(about["output"], series.emit(graph, states))
         graph.give(carried.given, graph.node("Squeeze", last, graph.constant([0], np.int64)), ("batch",))
 
-        reference = self.advancing(recurrence, series)
-        return Plan(graphs=[graph], references=[reference], carried=[carried], **about)
+        return Plan(graphs=[graph], references=[self.advancing(recurrence, series)], carried=[carried], **about)
 
     def advancing(self, recurrence: GatedRecurrence, series: Series) -> Reference:
         """The recurrence itself, from the carried state on."""
@@ -180,7 +179,7 @@ class Segments(_Cutter):
                 graph.give(_carry(carried, number + 1), passing)
         return Plan(
             **about,
-            graphs=list(graphs),
+            graphs=graphs,
             references=[self._reference(layers, stages, number, about["input"].name) for number in range(len(stages))],
             reservoirs=list(devices.values()),
             crossings=[
@@ -266,7 +265,6 @@ class Whole(_Cutter):
     def _chain(
         self, about: dict[str, Any], layers: list[ReservoirLayer], stages: Sequence[Stage], carried: int
     ) -> Plan:
-        del carried
         networks = [network_of(layer.reservoir, number) for number, layer in enumerate(layers)]
         graph = Graph(0, Weights(), self.precision)
         y, passing = stages[0].emit(graph, graph.read(about["input"]), None)
@@ -334,8 +332,7 @@ class Whole(_Cutter):
             state = values["state_0"].numpy()
             rows = []
             for step in range(u.shape[1]):
-                drive = linear(u[:, step], recurrence.W_in, recurrence.bias)
-                r, z = gates(drive, x, recurrence.W.T)
+                r, z = gates(linear(u[:, step], recurrence.W_in, recurrence.bias), x, recurrence.W.T)
                 crossing = torch.cat([u[:, step], r * x], 1)[:, None]
                 h, state = simulated(layer.reservoir, mapped_by(layer, crossing, 0)["drive_0"].numpy(), state)
                 x = torch.lerp(torch.from_numpy(h[:, 0]).to(dtype), x, z)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -178,8 +177,7 @@ def built(plan: Plan, metadata: Mapping[str, str]) -> tuple[dict[str, bytes], li
     """The files of a plan's graphs, and sessions that run them."""
     places = plan.weights.places()
     files = {graph.file: graph.build(places, metadata) for graph in plan.graphs}
-    sessions = [session_of(files[graph.file], graph.arrays, graph.file) for graph in plan.graphs]
-    return files, sessions
+    return files, [session_of(files[graph.file], graph.arrays, graph.file) for graph in plan.graphs]
 
 
 def _metadata(plan: Plan, record: Mapping[str, Any]) -> dict[str, str]:
@@ -240,7 +238,7 @@ def certify(
     shapes = SHAPES if not plan.stepwise else tuple((batch, 1) for batch, _ in SHAPES)
     trials = [compared(plan, sessions, random_inputs(plan, shape, random)) for shape in shapes]
     followed = [] if recorded is None else list(_followed(plan, sessions, recorded))
-    steps = 0 if recorded is None else recorded[plan.input.name].shape[1]
+    batch, steps = (0, 0) if recorded is None else recorded[plan.input.name].shape[:2]
     for comparison in chain(trials, followed):
         for number, found in enumerate(comparison):
             _check_finite(plan, number, found)
@@ -268,7 +266,7 @@ def certify(
                 segment=number,
                 **facts,
                 random_shapes=shapes,
-                recorded_steps=0 if recorded is None else math.prod(recorded[plan.input.name].shape[:2]),
+                recorded_steps=batch * steps,
             )
         )
     torch = sys.modules.get("torch")

@@ -309,23 +309,16 @@ class Graph:
                 "it, and torch.export reads forward"
             ) from error
 
-    def linear(self, x: str, name: str, weight: Any, bias: Any, *, factor: float = 1.0) -> str:
-        """`factor` times W x + b of x (..., in), W (out, in) and b (out,) or None."""
+    def linear(self, x: str, name: str, weight: Any, bias: Any, *, factor: float = 1.0, dtype: str = "float32") -> str:
+        """`factor` times W x + b of x (..., in), W (out, in) and b (out,) or None, all in `dtype`."""
         weight = factor * array(weight)
         if self.precision == "int8":
             product = self._quantised_product(x, name, weight)
         else:
-            product = self.node("MatMul", x, self.weight(f"{name}.weight", np.ascontiguousarray(weight.T, np.float32)))
+            product = self.node("MatMul", x, self.weight(f"{name}.weight", np.ascontiguousarray(weight.T, dtype)))
         if bias is None:
             return product
-        return self.node("Add", product, self.weight(f"{name}.bias", np.asarray(factor * array(bias), np.float32)))
-
-    def linear_in_double(self, x: str, name: str, weight: np.ndarray, bias: np.ndarray) -> str:
-        """W x + b of x (..., in) in any precision, computed and given in float64."""
-        wide = self.node("Cast", x, to=_TYPES["float64"])
-        matrix = self.weight(f"{name}.weight", np.ascontiguousarray(weight.T, np.float64))
-        product = self.node("MatMul", wide, matrix)
-        return self.node("Add", product, self.weight(f"{name}.bias", np.asarray(bias, np.float64)))
+        return self.node("Add", product, self.weight(f"{name}.bias", np.asarray(factor * array(bias), dtype)))
 
     def tied_projection(self, x: str, name: str, weight: Any) -> str:
         """W x with the rows of an embedding, W (out, in): stored as the embedding stores it, once."""
@@ -387,7 +380,7 @@ class Graph:
         return states if dtype == "float32" else self.node("Cast", states, to=_TYPES["float32"])
 
     def to_device(self, x: str, dtype: str) -> str:
-        """A float32 tensor in the dtype of a device."""
+        """A float32 tensor in the dtype of a device; any tensor in float64."""
         return x if dtype == "float32" else self.node("Cast", x, to=_TYPES[dtype])
 
     def _quantised_product(self, x: str, name: str, weight: np.ndarray) -> str:
@@ -424,8 +417,7 @@ def _without_external(model: Any) -> Any:
     kept = []
     for tensor in copy.graph.initializer:
         if tensor.data_location == TensorProto.EXTERNAL:
-            shape = tuple(tensor.dims)
-            copy.graph.input.append(helper.make_tensor_value_info(tensor.name, tensor.data_type, shape))
+            copy.graph.input.append(helper.make_tensor_value_info(tensor.name, tensor.data_type, tuple(tensor.dims)))
         else:
             kept.append(tensor)
     del copy.graph.initializer[:]

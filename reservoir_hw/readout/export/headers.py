@@ -136,7 +136,11 @@ def c_header(
             not take; int8 without ranges; more features than a 32-bit sum can hold for certain.
         ShapeError: The calibration has another number of features.
     """
-    _check_name(name)
+    if not re.fullmatch(r"[A-Za-z][A-Za-z0-9_]*", name) or len(name) > _LONGEST_NAME or name in _KEYWORDS.split():
+        raise ConfigurationError(
+            f"name must be a C identifier of at most {_LONGEST_NAME} letters, digits and _, start with a letter and be "
+            f"no keyword of C or C++, not {name!r}"
+        )
     if precision not in get_args(Precision):
         raise ConfigurationError(f'precision must be "fp32" or "int8", not {precision!r}')
     first, second, bias, widths = matrices = matrices_of(readout)
@@ -251,14 +255,6 @@ def _array(parameter: Any) -> npt.NDArray:
 # ---- text
 
 
-def _check_name(name: str) -> None:
-    if not re.fullmatch(r"[A-Za-z][A-Za-z0-9_]*", name) or len(name) > _LONGEST_NAME or name in _KEYWORDS.split():
-        raise ConfigurationError(
-            f"name must be a C identifier of at most {_LONGEST_NAME} letters, digits and _, start with a letter and be "
-            f"no keyword of C or C++, not {name!r}"
-        )
-
-
 def _text(value: str) -> str:
     """Any text, made safe for a C comment: one line of ASCII that neither ends nor continues the comment."""
     plain = re.sub(r"[^ -~]+", " ", value).replace("\\", "_").replace("?", "_")
@@ -344,12 +340,10 @@ def _int8_code(readout: Int8Readout) -> str:
     else:
         tables = _int8_tables(readout.first, "B", "@N_RANK", "@N_FEATURES")
         tables += _int8_tables(readout.second, "A", "@N_OUTPUTS", "@N_RANK")
-    codings = [_coding("STATE", readout.states)]
-    if readout.inputs is not None:
-        codings.append(_coding("INPUT", readout.inputs))
     parts = [
         "#include <stdint.h>\n",
-        *codings,
+        _coding("STATE", readout.states),
+        *([] if readout.inputs is None else [_coding("INPUT", readout.inputs)]),
         *tables,
         _floats("@n_bias[@N_OUTPUTS]", readout.bias),
         _INT8_SHARED,

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -21,9 +20,13 @@ def record_text(model: TokenModel, tokens: np.ndarray) -> Values:
 
     from reservoir_hw.readout.models.token_model import device_of, evaluating
 
-    with evaluating(model), _watched([layer.reservoir for layer in model.reservoir_layers]) as seen:
-        model.features(torch.from_numpy(tokens.astype(np.int64)).to(device_of(model)))
-    return {"tokens": tokens.astype(np.int64), **{f"states_{number}": states for number, states in enumerate(seen)}}
+    seen: list[np.ndarray] = []
+    tokens = tokens.astype(np.int64)
+    with evaluating(model), ExitStack() as stack:
+        for reservoir in {id(layer.reservoir): layer.reservoir for layer in model.reservoir_layers}.values():
+            stack.enter_context(reservoir.observed_by(_Watch(seen)))
+        model.features(torch.from_numpy(tokens).to(device_of(model)))
+    return {"tokens": tokens, **{f"states_{number}": states for number, states in enumerate(seen)}}
 
 
 def record_series(reservoir: Reservoir, inputs: np.ndarray) -> Values:
@@ -46,13 +49,3 @@ class _Watch:
         """Keep them."""
         if states is not None:
             self._kept.append(states.copy())
-
-
-@contextmanager
-def _watched(reservoirs: Sequence[Reservoir]) -> Iterator[list[np.ndarray]]:
-    """States of all drives meanwhile, in their order."""
-    kept: list[np.ndarray] = []
-    with ExitStack() as stack:
-        for reservoir in {id(one): one for one in reservoirs}.values():
-            stack.enter_context(reservoir.observed_by(_Watch(kept)))
-        yield kept

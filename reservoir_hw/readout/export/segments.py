@@ -196,8 +196,10 @@ class LinearPart:
         if not self.double:
             features = [graph.from_device(name, self.dtype) for name in features]
         x = features[0] if inputs is None else graph.node("Concat", *features, axis=-1)
-        linear = graph.linear_in_double if self.double else graph.linear
-        graph.give(self.output, linear(x, "readout", self.form.weights, self.form.bias))
+        if self.double:
+            x = graph.to_device(x, "float64")
+        given = graph.linear(x, "readout", self.form.weights, self.form.bias, dtype=self.output.dtype)
+        graph.give(self.output, given)
 
     def reference(self, states: np.ndarray, values: Values) -> Values:
         """What `emit` gives, by the readout's own code; `values` hold the inputs, where it reads them."""
@@ -228,6 +230,4 @@ def _scale_of(form: LinearForm, recorded: Values) -> FeatureScale | None:
     """What recorded features are like."""
     names = ("states_0", "inputs") if form.inputs else ("states_0",)
     features = np.concatenate([np.asarray(recorded[name], np.float64) for name in names], axis=-1)
-    return (
-        FeatureScale.of([features], centred=True, precision=float(np.finfo(np.float32).eps)) if features.size else None
-    )
+    return FeatureScale.of([features]) if features.size else None

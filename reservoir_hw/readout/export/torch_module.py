@@ -247,8 +247,7 @@ def _converted(module: nn.Module, example: Tensor) -> Any:
     versions = {entry.domain: entry.version for entry in proto.opset_import}
     if versions.get("", 0) > _TORCH_OPSET:
         raise ConfigurationError(f"torch wrote {what} in opset {versions['']}, which cannot be brought to {OPSET}")
-    constants = {tensor.name: tensor for tensor in proto.graph.initializer}
-    _lower(proto.graph, constants, what)
+    _lower(proto.graph, {tensor.name: tensor for tensor in proto.graph.initializer}, what)
     return proto.graph
 
 
@@ -308,9 +307,7 @@ def _lowered(node: Any, constants: dict[str, Any]) -> bool:
 
 
 def _rewrite(node: Any, inputs: Any, attributes: dict[str, Any]) -> None:
-    kept = list(inputs)
-    del node.input[:]
-    node.input.extend(kept)
+    node.input[:] = list(inputs)
     del node.attribute[:]
     node.attribute.extend(helper.make_attribute(name, value) for name, value in attributes.items())
 

@@ -108,8 +108,7 @@ class Spectrum:
         Directions that are not resolved count as zero: what the decomposition shows there is rounding.
         """
         largest = float(self.values.max(initial=0.0))
-        full_rank = self.rank == self.features
-        smallest = float(self.values.min(initial=np.inf)) if full_rank else 0.0
+        smallest = float(self.values.min(initial=np.inf)) if self.rank == self.features else 0.0
         with np.errstate(divide="ignore"):
             return np.sqrt((largest + np.asarray(alpha)) / (smallest + np.asarray(alpha)))
 
@@ -294,9 +293,7 @@ class IncrementalQR:
         """A matrix F with FᵀF = the second moments about `centre`: (·, width)."""
         offset = self.mean - centre
         centred = self._factor[1:, 1:]
-        if not offset.any():
-            return centred
-        return np.vstack([np.sqrt(self.rows) * offset, centred])
+        return np.vstack([np.sqrt(self.rows) * offset, centred]) if offset.any() else centred
 
     def spectrum(self, design: Design) -> Spectrum:
         """Singular values and right singular vectors of the triangular factor."""

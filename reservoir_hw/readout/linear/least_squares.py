@@ -32,6 +32,8 @@ from reservoir_hw.readout.linear.training_chunks import (
     in_numpy,
 )
 
+SINGLE_EPSILON = float(np.finfo(np.float32).eps)
+
 
 @dataclass(frozen=True)
 class FeatureScale:
@@ -46,7 +48,7 @@ class FeatureScale:
         return cls(np.zeros(features), np.ones(features))
 
     @classmethod
-    def of(cls, blocks: Sequence[Array], *, centred: bool, precision: float) -> Self:
+    def of(cls, blocks: Sequence[Array], *, centred: bool = True, precision: float = SINGLE_EPSILON) -> Self:
         """From rows (..., features): mean and standard deviation, or 0 and root mean square.
 
         A feature that is constant up to `precision`, relative to its size, keeps its spread: it may come alive later.

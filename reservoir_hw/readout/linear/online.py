@@ -115,7 +115,8 @@ class OnlineReadout(LeastSquaresReadout):
         answers are better than any that could have been given.
         """
         columns, answers = self._learn(Chunk(states, targets, inputs, new_sequence))
-        answers = answers.astype(np.float32 if columns.single else np.float64, copy=False)
+        single = all(map(arrays.is_single, columns.features))
+        answers = answers.astype(np.float32 if single else np.float64, copy=False)
         return arrays.like(answers if np.ndim(states) == 3 else answers[0], states)
 
     def step(

@@ -266,15 +266,21 @@ class RidgeReadout(LeastSquaresReadout):
             self._widths = widths
         self._precisions = np.maximum(self._precisions, columns.precisions)
         for lane, start, stop, fold in self._position.advance(columns, drop, new_sequence=chunk.new_sequence):
-            self._accumulator.add(columns.rows(lane, start, stop), fold)
+            rows = [array[lane, start:stop] for array in (*columns.features, columns.targets)]
+            self._accumulator.add(rows, fold)
 
     def _finish(self) -> Self:
         accumulator, widths = self._accumulator, self._widths
         if accumulator is None or widths is None or accumulator.rows == 0:
             raise self._no_rows()
         parts = accumulator.statistics()
-        self._check_folds(parts)
         shift, config = accumulator.shift, self.config
+        empty = [fold for fold, part in enumerate(parts) if part.rows == 0]
+        if empty:
+            raise ConfigurationError(
+                f"fold {empty[0]} of {len(parts)} got no rows: there are {sum(p.rows for p in parts)} rows in blocks "
+                f"of {config.block_steps} steps. Reduce block_steps or folds."
+            )
         precision = np.repeat(self._precisions, [widths.nodes, widths.inputs][: len(self._precisions)])
         design_of = partial(
             Design.of, shift=shift, precision=precision, standardise=config.standardise, bias=config.bias
@@ -293,8 +299,7 @@ class RidgeReadout(LeastSquaresReadout):
             spectrum = total.spectrum(design)
             if isinstance(alpha, str):
                 alphas = DEFAULT_ALPHAS.copy() if config.alphas is None else np.unique(config.alphas)
-                gcv = alpha == "gcv"
-                scores = gcv_scores(spectrum, alphas) if gcv else kfold_scores(parts, design_of, alphas)
+                scores = gcv_scores(spectrum, alphas) if alpha == "gcv" else kfold_scores(parts, design_of, alphas)
                 # Below that the estimates hold for exact arithmetic, and not for the weights one would get.
                 usable = spectrum.condition(alphas) <= self._largest_condition
                 if not usable.any():
@@ -324,14 +329,6 @@ class RidgeReadout(LeastSquaresReadout):
         if direct is None and self.condition_ > self._largest_condition:
             warnings.warn(self.report_["notes"][-1], IllConditionedWarning, stacklevel=3)
         return self
-
-    def _check_folds(self, parts: list[Statistics]) -> None:
-        empty = [fold for fold, part in enumerate(parts) if part.rows == 0]
-        if empty:
-            raise ConfigurationError(
-                f"fold {empty[0]} of {len(parts)} got no rows: there are {sum(p.rows for p in parts)} rows in blocks "
-                f"of {self.config.block_steps} steps. Reduce block_steps or folds."
-            )
 
     def _check_singular(self, spectrum: Spectrum, alpha: float | Array) -> None:
         smallest = float(np.min(alpha))

@@ -79,11 +79,6 @@ class Columns:
         return [self.states] if self.inputs is None else [self.states, self.inputs]
 
     @property
-    def single(self) -> bool:
-        """Whether all features are float32."""
-        return all(arrays.is_single(array) for array in self.features)
-
-    @property
     def precisions(self) -> list[float]:
         """Machine epsilon of the numbers that the states, and the inputs if there are any, came in."""
         return [arrays.machine_epsilon(one) if arrays.is_floating(one) else EPSILON for one in self.features]
@@ -92,10 +87,6 @@ class Columns:
     def device(self) -> str | None:
         """Where the tensors are; None for arrays."""
         return str(self.states.device) if arrays.is_tensor(self.states) else None
-
-    def rows(self, lane: int, start: int, stop: int) -> list[Any]:
-        """States, inputs (if any) and targets of some steps of one sequence, each (steps, ·)."""
-        return [array[lane, start:stop] for array in (*self.features, self.targets)]
 
 
 def checked(chunk: Chunk, *, input_connection: bool, widths: Widths | None) -> Columns:
@@ -176,12 +167,8 @@ def chunks(
     """What `fit` was given, in chunks. Raises ConfigurationError for what are neither arrays nor chunks."""
     if targets is not None:
         return iter([Chunk(cast(Any, states), targets, inputs, True)])
-    if (
-        inputs is not None
-        or isinstance(states, np.ndarray)
-        or arrays.is_tensor(states)
-        or not hasattr(states, "__iter__")
-    ):
+    one_array = isinstance(states, np.ndarray) or arrays.is_tensor(states)
+    if one_array or inputs is not None or not hasattr(states, "__iter__"):
         raise ConfigurationError("fit needs targets beside the states (or chunks of both as its only argument)")
     return map(_chunk_of, cast(Any, states))
 
@@ -250,7 +237,7 @@ def _check_finite(name: str, array: Any, start: int, largest: float) -> None:
     if not bad.any():
         return
     step = int(bad.any(axis=(0, 2)).argmax())
-    lane, column = (int(i) for i in np.argwhere(bad[:, step])[0])
+    lane, column = arrays.first_true(bad[:, step])
     axis = {"states": "node", "inputs": "input", "targets": "output"}[name]
     value = array[lane, step, column]
     if np.isfinite(value):
@@ -282,15 +269,6 @@ def _shape(array: Any) -> str:
 # ---- Where in its sequences a stream of chunks is: which steps are washed out, and which fold the others are in.
 
 
-class Segment(NamedTuple):
-    """Steps start..stop of one sequence of a chunk, all in one fold."""
-
-    lane: int
-    start: int
-    stop: int
-    fold: int
-
-
 class SequencePosition:
     """The position of a stream of chunks in its sequences.
 
@@ -318,8 +296,11 @@ class SequencePosition:
             )
         return min(max(self._washout - step, 0), columns.steps)
 
-    def advance(self, columns: Columns, drop: int, *, new_sequence: bool) -> list[Segment]:
-        """Move on by a chunk of which the first `drop` steps are washed out; returns the rows to learn from."""
+    def advance(self, columns: Columns, drop: int, *, new_sequence: bool) -> list[tuple[int, int, int, int]]:
+        """Move on by a chunk of which the first `drop` steps are washed out; returns the rows to learn from.
+
+        They come as (lane, start, stop, fold): steps start..stop of one sequence of the chunk, all in one fold.
+        """
         if new_sequence:
             if self._batch is not None:
                 kept = max(self._step - self._washout, 0)
@@ -329,13 +310,13 @@ class SequencePosition:
         kept_before = max(self._step - self._washout, 0)
         self._step += columns.steps
         if self._folds == 1:
-            return [Segment(lane, drop, columns.steps, 0) for lane in range(columns.batch)]
-        segments: list[Segment] = []
+            return [(lane, drop, columns.steps, 0) for lane in range(columns.batch)]
+        segments: list[tuple[int, int, int, int]] = []
         start = drop
         while start < columns.steps:
             block, before = divmod(kept_before + start - drop, self._block_steps)
             stop = min(columns.steps, start + self._block_steps - before)
             number = self._first_block + block * columns.batch
-            segments += [Segment(lane, start, stop, (number + lane) % self._folds) for lane in range(columns.batch)]
+            segments += [(lane, start, stop, (number + lane) % self._folds) for lane in range(columns.batch)]
             start = stop
         return segments

@@ -60,11 +60,6 @@ class AroundReservoir(GradientReadoutConfig):
     )
     input_map: InputMap = Field(default=InputMap(), description="into the range of the device")
 
-    @property
-    def passes_gradients(self) -> bool:
-        """Whether what lies before the reservoir can be trained."""
-        return self.reservoir_gradient != "stop"
-
     def layer(self, reservoir: Reservoir, twin: Reservoir | None = None) -> ReservoirLayer:
         """An open reservoir, and its twin if there is one, as a layer."""
         from reservoir_hw.readout.models.reservoir_layer import ReservoirLayer

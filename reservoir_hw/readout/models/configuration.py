@@ -68,7 +68,6 @@ class TokenModelConfig(GradientReadoutConfig):
 
     def driven_with(self, vocabulary: int) -> Channels:
         """What a reservoir is driven with; without one, nothing."""
-        del vocabulary
         return Channels(0)
 
     def build(
@@ -91,7 +90,6 @@ class TokenModelConfig(GradientReadoutConfig):
             return self._make(vocabulary, layers, context)
 
     def _layers(self, reservoirs: Sequence[Reservoir], twins: Sequence[Reservoir]) -> list[ReservoirLayer]:
-        del reservoirs, twins
         return []
 
     @abstractmethod
@@ -197,7 +195,6 @@ class RandomEmbeddingConfig(Config):
 
     def channels(self, vocabulary: int) -> Channels:
         """Normal vectors, of which one in a million is longer than this; how long trained ones get, nobody knows."""
-        del vocabulary
         length = None if self.trainable else self.scaling * (math.sqrt(self.width) + 5.0)
         return Channels(self.width, length=length)
 
@@ -310,8 +307,8 @@ class LaercConfig(ModelConfig):
 
     def driven_with(self, vocabulary: int) -> Channels:
         """Vectors that were normalised: in d dimensions they measure √d, unless a scale is trained."""
-        del vocabulary
-        length = math.sqrt(self.width) if self.input_affine in (None, "none") and not self.passes_gradients else None
+        untrained = self.reservoir_gradient == "stop" and self.input_affine in (None, "none")
+        length = math.sqrt(self.width) if untrained else None
         return self.input_map.applied_to(Channels(self.width, length=length))
 
     def _make(self, vocabulary: int, layers: Sequence[ReservoirLayer], _context: int, /) -> TokenModel:

@@ -88,9 +88,13 @@ class EsnLM(TokenModel):
             self.embedding: nn.Module = SparseEmbedding(weights.W_in)
         else:
             self.embedding = given_embedding(weights.W_in.T, trainable=train_input)
-        self._hold_recurrence(weights.W)
+        W, dtype = weights.W, torch.get_default_dtype()
+        csr = None if isinstance(W, np.ndarray) else W.tocsr()
+        self.register_buffer("W_values", torch.tensor(W if csr is None else csr.data, dtype=dtype))
+        self.register_buffer("W_columns", None if csr is None else torch.tensor(csr.indices, dtype=torch.int64))
+        self.register_buffer("W_rows", None if csr is None else torch.tensor(csr.indptr, dtype=torch.int64))
         if isinstance(weights.leak, np.ndarray):
-            self.register_buffer("leak", torch.tensor(weights.leak, dtype=torch.get_default_dtype()))
+            self.register_buffer("leak", torch.tensor(weights.leak, dtype=dtype))
         else:
             self.leak = float(weights.leak)
         self.dropout = nn.Dropout(number_in("dropout", dropout, 0.0, 1.0, excluding=(1.0,)))
@@ -163,14 +167,6 @@ class EsnLM(TokenModel):
     W_values: Tensor
     W_columns: Tensor | None
     W_rows: Tensor | None
-
-    def _hold_recurrence(self, W: Any) -> None:
-        dtype = torch.get_default_dtype()
-        dense = isinstance(W, np.ndarray)
-        csr = None if dense else W.tocsr()
-        self.register_buffer("W_values", torch.tensor(W if csr is None else csr.data, dtype=dtype))
-        self.register_buffer("W_columns", None if csr is None else torch.tensor(csr.indices, dtype=torch.int64))
-        self.register_buffer("W_rows", None if csr is None else torch.tensor(csr.indptr, dtype=torch.int64))
 
     def _driven(self, driven: Tensor) -> Tensor:
         function = _FUNCTIONS[self.activation]

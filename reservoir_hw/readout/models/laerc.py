@@ -238,8 +238,7 @@ def _input_norm(width: int, reservoir: ReservoirLayer, affine: InputAffine | Non
             "input_affine 'trained' asks to train what lies before a reservoir that no gradient passes: use "
             "'none' or 'frozen', or another gradient policy (through, twin)"
         )
-    norm = nn.LayerNorm(width, elementwise_affine=kind != "none")
-    return norm.requires_grad_(kind == "trained")
+    return nn.LayerNorm(width, elementwise_affine=kind != "none").requires_grad_(kind == "trained")
 
 
 def _hidden(layer: ReservoirLayer, alpha_res: float) -> int:

@@ -249,10 +249,9 @@ class ReservoirLayer(OverSequences):
         self._last = measured[:, -1]
         if not (torch.is_grad_enabled() and mapped.requires_grad):
             return measured
-        twin, simulation = self.twin, self._simulation
-        assert twin is not None
+        simulation = self._simulation
         assert simulation is not None
-        if not twin.spec.settable:
+        if not simulation.reservoir.spec.settable:
             if simulation.steps != done:
                 raise ConfigurationError(
                     f"the twin is not settable, and was not driven in the {done} steps before, where no gradient was "
@@ -265,7 +264,7 @@ class ReservoirLayer(OverSequences):
                 # How the twin rests is known to the twin alone.
                 predicted = simulation.run(mapped[:, :1])[:, 0]
             else:
-                predicted = twin.transition(mapped[:, step], before)
+                predicted = simulation.reservoir.transition(mapped[:, step], before)
             before = _ValuesOf.apply(predicted, measured[:, step])
             rows.append(before)
         return torch.stack(rows, 1)

@@ -136,7 +136,11 @@ class TokenModel(nn.Module, ABC):
             raise ShapeError(
                 f"tokens and targets must have the same shape, not {tuple(tokens.shape)} and {tuple(targets.shape)}"
             )
-        return cross_entropy(self.readout, self.features(tokens), targets)
+        return self.loss_of(self.features(tokens), targets)
+
+    def loss_of(self, features: Tensor, targets: Tensor) -> Tensor:
+        """As `loss`, from features (batch, time, F) on."""
+        return cross_entropy(self.readout, features, targets)
 
     def generate(
         self,
@@ -363,7 +367,6 @@ class OneHot(nn.Module):
 
     def emit(self, graph: Any, tokens: str, name: str) -> str:
         """The same as nodes of a graph (`readout.export`)."""
-        del name
         return graph.one_hot(tokens, self.num_embeddings)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import asdict
 from typing import Any, Self
 
 import numpy as np
@@ -52,7 +53,6 @@ class SklearnReadout(GatheredReadout):
     # ---- learning
 
     def _gather(self, features: np.ndarray, targets: np.ndarray, *, begins: bool) -> None:
-        del begins
         known = ~np.isnan(targets).any(axis=2)
         self._rows.append(features[known].astype(np.float64))
         self._targets.append(targets[known].astype(np.float64))
@@ -95,8 +95,7 @@ class SklearnReadout(GatheredReadout):
         expected = self._answers(tried)
         if np.abs(tried @ weights.T + bias - expected).max() > _OFF * max(np.abs(expected).max(), 1e-30):
             return None
-        scale = FeatureScale.of([features], centred=True, precision=float(np.finfo(np.float32).eps))
-        return LinearForm(weights, bias, self.widths.nodes, scale)
+        return LinearForm(weights, bias, self.widths.nodes, FeatureScale.of([features]))
 
     def _answers(self, features: np.ndarray) -> np.ndarray:
         """Outputs (rows, outputs) of the estimator for rows of features."""
@@ -152,13 +151,11 @@ class SklearnReadout(GatheredReadout):
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write a linear form with its settings; of what is not linear the settings alone."""
-        form, widths = self._form, self.widths
+        form = self._form
         facts = {
             "settings": self.config.model_dump(mode="json"),
             "report": self.report_,
-            "nodes": widths.nodes,
-            "inputs": widths.inputs,
-            "outputs": widths.outputs,
+            **asdict(self.widths),
             "repetitions": self.repetitions_,
         }
         write_tensors(path, save_file, {} if form is None else form.arrays(), facts, _FORM)

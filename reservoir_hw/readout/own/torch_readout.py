@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import os
 from collections.abc import Callable
+from dataclasses import astuple
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Self
@@ -131,22 +132,18 @@ class TorchReadout(GatheredReadout):
     def solve(self) -> Self:
         """Train the module as `options` say; the states are forgotten then."""
         assert self.options is not None, "a training has options"
-        widths, config = self.widths, self.config
+        config = self.config
         self._source = source_of(config.module, "module", "class")
-        network = self.network_for(widths.nodes, widths.inputs, widths.outputs)
+        network = self.network_for(*astuple(self.widths))
         states, targets = self._windows(self.options.context)
         known = np.logical_not(np.any(np.isnan(targets), axis=2))
         if config.standardise:
-            precision = float(np.finfo(np.float32).eps)
-            scale = FeatureScale.of([states[known].astype(np.float64)], centred=True, precision=precision)
-            network = StandardisedModule(network.module, scale)
+            network = StandardisedModule(network.module, FeatureScale.of([states[known].astype(np.float64)]))
         held = min(round(config.validation * len(states)), len(states) - 1)
         first = len(states) - held
         loss = _LOSSES.get(config.loss) or import_function(config.loss, "loss")
-        options = self.options
-        if options.epochs is not None:
-            # One shard is all there is.
-            options = options.model_copy(update={"shard_epochs": options.epochs})
+        # One shard is all there is.
+        shard_epochs = self.options.epochs or self.options.shard_epochs
         self._samples = int(known[:first].sum())
 
         def loss_of_known(states: Tensor, targets: Tensor) -> Tensor:
@@ -158,7 +155,7 @@ class TorchReadout(GatheredReadout):
             network,
             [Shard(states[:first], targets[:first])],
             [Shard(states[first:], targets[first:])] if held else None,
-            options=options.model_copy(update={"context": states.shape[1]}),
+            options=self.options.model_copy(update={"context": states.shape[1], "shard_epochs": shard_epochs}),
             folder=self.folder,
             loss=loss_of_known,
             progress=self.progress,
@@ -214,12 +211,11 @@ class TorchReadout(GatheredReadout):
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the weights and the settings, from which `load` makes the module again."""
-        widths = self.widths
         save_weights(
             self.network,
             path,
             readout=self.config.model_dump(mode="json"),
-            widths=[widths.nodes, widths.inputs, widths.outputs],
+            widths=astuple(self.widths),
             source=self._source,
             samples=self._samples,
             repetitions=self.repetitions_,
@@ -247,8 +243,7 @@ class TorchReadout(GatheredReadout):
 
 def _cut(states: np.ndarray, targets: np.ndarray, context: int) -> tuple[np.ndarray, np.ndarray]:
     """Windows of sequences (batch, time, ·); the last of each is filled up with steps that do not count."""
-    steps = states.shape[1]
-    behind = ((0, 0), (0, -steps % context), (0, 0))
+    behind = ((0, 0), (0, -states.shape[1] % context), (0, 0))
     states, targets = np.pad(states, behind), np.pad(targets, behind, constant_values=np.nan)
     return states.reshape(-1, context, states.shape[2]), targets.reshape(-1, context, targets.shape[2])
 

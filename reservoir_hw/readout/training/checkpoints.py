@@ -17,6 +17,7 @@ from reservoir_hw.core.files import read_tensors
 from reservoir_hw.core.provenance import first_change
 from reservoir_hw.readout.training.folder import CHECKPOINT, WEIGHTS, TrainingFolder, write_file
 from reservoir_hw.readout.training.identity import FrozenTensors, change_of_constants, constants_of, trained_names
+from reservoir_hw.readout.training.noise import inside
 from reservoir_hw.readout.training.optimizer import (
     Work,
     first_difference,
@@ -67,9 +68,8 @@ class Checkpoints:
         tensors = {f"weights/{name}": tensor for name, tensor in weights_of(objective.trained).items()}
         kept, plain = split_state(self._optimizer, objective.trained)
         tensors |= {f"optimizer/{place}": tensor for place, tensor in kept.items()}
-        if self._noise is not None:
-            for name, array in self._noise.kept().items():
-                tensors[f"reservoir/{name}"] = torch.from_numpy(np.ascontiguousarray(array))
+        noise = {} if self._noise is None else self._noise.kept()
+        tensors |= {f"reservoir/{name}": torch.from_numpy(np.ascontiguousarray(one)) for name, one in noise.items()}
         facts = {
             "state": vars(position),
             "model": {
@@ -107,24 +107,20 @@ class Checkpoints:
         where, work = str(self._folder.checkpoint), self._work
         tensors, facts = read_tensors(where, "pt", CHECKPOINT)
         self._refuse_other_data(facts, where)
-        parts: dict[str, dict[str, Tensor]] = {"weights": {}, "optimizer": {}, "reservoir": {}}
-        for name, tensor in tensors.items():
-            part, _, rest = name.partition("/")
-            parts[part][rest] = tensor
-        self._refuse_other_model(facts["model"], parts["weights"], where)
+        weights, remembered, noise = (inside(tensors, part) for part in ("weights", "optimizer", "reservoir"))
+        self._refuse_other_model(facts["model"], weights, where)
         told = facts["optimizer"]
         if told["kind"] != type(self._optimizer).__name__:
             raise ConfigurationError(
                 f"{where} was written with the optimizer {told['kind']}, now it is {type(self._optimizer).__name__}; "
                 f"{_ADVICE}"
             )
-        put_weights(work.objective.trained, parts["weights"], where)
-        put_state(self._optimizer, work.objective.trained, {**parts["optimizer"], **told["state"]})
-        moving = parts["weights"].keys() - {*facts["model"]["frozen"]}
-        self._frozen = FrozenTensors(work.objective.trained, moving)
+        put_weights(work.objective.trained, weights, where)
+        put_state(self._optimizer, work.objective.trained, {**remembered, **told["state"]})
+        self._frozen = FrozenTensors(work.objective.trained, weights.keys() - {*facts["model"]["frozen"]})
         position = Position(**facts["state"])
-        if self._noise is not None and parts["reservoir"]:
-            self._noise.restore({name: tensor.numpy() for name, tensor in parts["reservoir"].items()})
+        if self._noise is not None and noise:
+            self._noise.restore({name: tensor.numpy() for name, tensor in noise.items()})
         elif work.noise.noisy and position.step < work.steps:
             log.warning(
                 "%s does not say where the noise of the simulated devices was: what is driven from here on has other "

@@ -59,8 +59,7 @@ def estimate_training(
         evaluations = steps // every + (steps % every > 0)
         full, rest = divmod(len(valid.evaluated(options.evaluation_windows)), options.batch)
         calls += ([options.batch] * full + [rest] * (rest > 0)) * evaluations
-    length = round(float(np.mean(examples.lengths)))
-    return estimate_drives(model, calls, length, steps)
+    return estimate_drives(model, calls, round(float(np.mean(examples.lengths))), steps)
 
 
 def estimate_drives(model: Any, calls: Sequence[int], length: int, training_steps: int = 0) -> DriveEstimate:

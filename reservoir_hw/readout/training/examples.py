@@ -20,6 +20,7 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
+from reservoir_hw.core.arrays import first_true
 from reservoir_hw.core.errors import ConfigurationError, InputRangeError, ShapeError
 from reservoir_hw.core.seeds import generator, step_uniform
 from reservoir_hw.core.tokenizer import Corpus, Documents, joined
@@ -469,7 +470,7 @@ def _check_vocabulary(tokens: np.ndarray, vocabulary: int | None, name: str, pla
     """Raise `InputRangeError` naming a token outside the vocabulary, and its `place(row, step)`."""
     if vocabulary is None or not tokens.size or 0 <= tokens.min() <= tokens.max() < vocabulary:
         return
-    row, at = (int(index) for index in np.argwhere((tokens < 0) | (tokens >= vocabulary))[0])
+    row, at = first_true((tokens < 0) | (tokens >= vocabulary))
     raise InputRangeError(
         f"{name} has token {tokens[row, at]} at position {place(row, at)}, outside the model's vocabulary of "
         f"{vocabulary} (0 to {vocabulary - 1}): was it made with another tokenizer?"

@@ -83,8 +83,7 @@ class Log:
         """All whole rows; none if there is no file."""
         if not self._path.exists():
             return []
-        with open(self._path, newline="", encoding="utf-8") as file:
-            lines = file.read().splitlines(keepends=True)
+        lines = self._path.read_bytes().decode().splitlines(keepends=True)
         # The last line of a process that died may be cut.
         whole = [line for line in lines if line.endswith("\n")]
         try:

@@ -44,9 +44,7 @@ def constants_of(model: Any) -> dict[str, Any]:
 def change_of_constants(then: dict[str, Any], now: dict[str, Any]) -> str | None:
     """How the constants that were written down differ from those of now, or None."""
     change = first_change(then, now)
-    if change is None:
-        return None
-    return f"its {change.key} is {change.before}, this model's is {change.now}"
+    return None if change is None else f"its {change.key} is {change.before}, this model's is {change.now}"
 
 
 def reservoirs_of(model: Any) -> list[Reservoir]:

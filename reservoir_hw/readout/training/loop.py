@@ -10,7 +10,6 @@ from collections.abc import Mapping
 from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -128,7 +127,19 @@ class _Training:
         if self._processes.is_first:
             self._history = folder.log.begin(position.step)
             # Only now: a training that is refused leaves the folder as it was.
-            folder.write_facts(self._facts())
+            folder.write_facts(
+                {
+                    "identity": dict(self._work.identity),
+                    "steps": self._work.steps,
+                    "parameters": {
+                        "trained": sum(p.numel() for p in self._parameters),
+                        "all": sum(p.numel() for p in self._work.objective.parameters()),
+                    },
+                    "processes": self._processes.count,
+                    "device": str(self._processes.device),
+                    **provenance.collect({"training": self._options.model_dump(mode="json")}),
+                }
+            )
 
     # ---- the course of things
 
@@ -148,8 +159,9 @@ class _Training:
                 self._after_step(norm)
                 better = state.best_step == state.step
                 last = state.step == steps or state.stopped_early
-                if stopping or last or better or state.step % self._options.checkpoint_steps == 0:
-                    self._write_checkpoint()
+                due = stopping or last or better or state.step % self._options.checkpoint_steps == 0
+                if due and self._checkpoints is not None and self._processes.is_first:
+                    self._checkpoints.write(state)
                 if better:
                     self._keep_best()
                 if last:
@@ -198,28 +210,22 @@ class _Training:
         return norm, stopping
 
     def _after_step(self, norm: float) -> None:
-        """Evaluate and say something, if it is time."""
+        """Evaluate and say something, if it is time; stop if better weights have not come for long."""
         state, options, last = self._position, self._options, self._position.step == self._work.steps
         due = last or (options.evaluation_steps is not None and state.step % options.evaluation_steps == 0)
         validation = self._evaluate(self._work.held_out) if due and self._work.held_out is not None else None
-        if validation is not None:
-            self._compare_with_best(validation)
+        if validation is not None and (state.best_loss is None or validation < state.best_loss):
+            state.best_loss, state.best_step, state.worse = validation, state.step, 0
+        elif validation is not None:
+            state.worse += 1
+            state.stopped_early = options.out_of_patience(state.worse)
+        metrics: Mapping[str, float] = {}
+        if due and self._processes.is_first:
+            with evaluating(self._work.objective):
+                metrics = self._hooks.metrics(state.step)
         evaluated = due and (self._work.held_out is not None or self._hooks.evaluate is not None)
         if evaluated or last or state.step % options.log_steps == 0:
-            self._add_row(validation, norm, self._metrics() if due else {})
-
-    def _compare_with_best(self, loss: float) -> None:
-        """Whether the weights are the best so far; stop if better ones have not come for long."""
-        state = self._position
-        if state.best_loss is None or loss < state.best_loss:
-            state.best_loss, state.best_step, state.worse = loss, state.step, 0
-            return
-        state.worse += 1
-        state.stopped_early = self._options.out_of_patience(state.worse)
-
-    def _write_checkpoint(self) -> None:
-        if self._checkpoints is not None and self._processes.is_first:
-            self._checkpoints.write(self._position)
+            self._add_row(validation, norm, metrics)
 
     def _keep_best(self) -> None:
         """Keep the weights of this step, the best so far. The checkpoint of it is there: they never disagree."""
@@ -291,13 +297,6 @@ class _Training:
             raise self._not_finite(self._position.step - 1, mean, None)
         return mean
 
-    def _metrics(self) -> dict[str, float]:
-        """What the caller's evaluation finds; in the first process."""
-        if not self._processes.is_first:
-            return {}
-        with evaluating(self._work.objective):
-            return self._hooks.metrics(self._position.step)
-
     def _seed(self, micro: int) -> None:
         """Random numbers of the model (dropout) belong to a batch and a process, so that no position is kept."""
         words = np.random.SeedSequence([self._options.seed, micro, self._processes.rank]).generate_state(2)
@@ -356,16 +355,3 @@ class _Training:
             self._hooks.progress(Progress(row, self._work.steps, row.seconds / (state.step - self._first_step) * left))
         if self._hooks.on_row is not None:
             self._hooks.on_row(row.step, self._hooks.model, row.numbers)
-
-    def _facts(self) -> dict[str, Any]:
-        return {
-            "identity": dict(self._work.identity),
-            "steps": self._work.steps,
-            "parameters": {
-                "trained": sum(p.numel() for p in self._parameters),
-                "all": sum(p.numel() for p in self._work.objective.parameters()),
-            },
-            "processes": self._processes.count,
-            "device": str(self._processes.device),
-            **provenance.collect({"training": self._options.model_dump(mode="json")}),
-        }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -67,6 +68,6 @@ def repeats_noise(spec: ReservoirSpec) -> bool:
     return returns and spec.identity.simulated and not spec.deterministic
 
 
-def inside(kept: Mapping[str, np.ndarray], prefix: str) -> dict[str, np.ndarray]:
+def inside(kept: Mapping[str, Any], prefix: str) -> dict[str, Any]:
     """What lies under a prefix."""
     return {name.removeprefix(f"{prefix}/"): array for name, array in kept.items() if name.startswith(f"{prefix}/")}

@@ -185,7 +185,10 @@ class HarvestedShards:
         """A shard; its states are read from the store, or driven."""
         number = range(len(self))[number]
         states = self._in_memory(number) if self._path is None else self._stored(self._path, number)
-        return Shard(states, torch.from_numpy(self._targets(number)))
+        _, targets = self._windows.read(np.asarray(self._sequences[number]))
+        targets = targets[:, -self._kept_steps :]
+        targets[:, : max(0, self._washout - (self._windows.context - self._kept_steps))] = -1
+        return Shard(states, torch.from_numpy(targets))
 
     def shape(self, number: int) -> tuple[int, int]:
         """(sequences, steps) of a shard, without driving it."""
@@ -264,12 +267,6 @@ class HarvestedShards:
             first += len(part)
         return states
 
-    def _targets(self, number: int) -> np.ndarray:
-        _, targets = self._windows.read(np.asarray(self._sequences[number]))
-        targets = targets[:, -self._kept_steps :]
-        targets[:, : max(0, self._washout - (self._windows.context - self._kept_steps))] = -1
-        return targets
-
     # ---- keeping
 
     def _stored(self, path: Path, number: int) -> Tensor:
@@ -295,8 +292,7 @@ class HarvestedShards:
 
     def _opened(self, path: Path, *, writable: bool = False) -> StateStore:
         store = StateStore.open(path, writable=writable)
-        begun = store.facts.get("harvest", {})
-        change = first_change(begun, plain(self.identity))
+        change = first_change(store.facts.get("harvest", {}), plain(self.identity))
         if change is not None:
             raise ConfigurationError(
                 f"{store.path} holds states with {change.key} {change.before}, these would have "
@@ -317,8 +313,7 @@ class HarvestedShards:
                 self._restore_noise(store)
             place = 0
             for number in range(shards):
-                groups = len(self._groups(number))
-                skipped = min(max(0, done - place), groups)
+                skipped = min(max(0, done - place), len(self._groups(number)))
                 place += skipped
                 first = sum(len(group) for group in self._groups(number)[:skipped])
                 for tokens, states in self._driven(number, skipped):
@@ -507,7 +502,10 @@ class StoredStates(Examples, NoiseOf):
     def _on(self, number: int, device: torch.device) -> tuple[Tensor, Tensor]:
         if number not in self._held:
             self._held.clear()
-            self._drives(number)
+            # Where the noise is before a shard is driven. If this one was lost, it had the noise of then.
+            if self._lost is not None and self._lost[0] == number:
+                super().restore(self._lost[1])
+            self._driven, self._lost = (number, super().kept()), None
             states, targets = self._windows_in(number)
             # A shard lies where it is learned from: it is read many times.
             self._held[number] = states.to(device), targets.to(device)
@@ -538,12 +536,6 @@ class StoredStates(Examples, NoiseOf):
         """Bring the noise to where it was; the shard that was held will be driven with the noise that it had."""
         super().restore(inside(kept, "now"))
         self._lost = int(kept["shard"][0]), inside(kept, "before")
-
-    def _drives(self, number: int) -> None:
-        """Keep where the noise is before a shard is driven; first bring it to where it was, if this one was lost."""
-        if self._lost is not None and self._lost[0] == number:
-            super().restore(self._lost[1])
-        self._driven, self._lost = (number, super().kept()), None
 
 
 def _loss(readout: nn.Module, states: Tensor, targets: Tensor) -> Tensor:

@@ -102,9 +102,9 @@ def train(
     examples = _examples_of(model, corpus_train, options, "corpus_train", learned=True)
     # Before shards of the held-out data are driven.
     steps = examples.steps(options)
-    held_out = None
-    if corpus_valid is not None:
-        held_out = _examples_of(model, corpus_valid, options, "corpus_valid", learned=False)
+    held_out = (
+        None if corpus_valid is None else _examples_of(model, corpus_valid, options, "corpus_valid", learned=False)
+    )
     reservoirs = reservoirs_of(model)
     identity: dict[str, Any] = {
         "reservoirs": [reservoir.spec.identity.fingerprint for reservoir in reservoirs],
@@ -134,5 +134,4 @@ def _examples_of(model: Any, data: Any, options: TrainingOptions, name: str, *, 
         return Sequences(data, name)
     if not indexed and hasattr(data, "__iter__"):
         return Batches(cast(Any, data), name, options, learned=learned)
-    vocabulary = getattr(model, "vocabulary", None)
-    return of_corpus(data, options, vocabulary=vocabulary, name=name, learned=learned)
+    return of_corpus(data, options, vocabulary=getattr(model, "vocabulary", None), name=name, learned=learned)

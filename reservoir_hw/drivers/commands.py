@@ -359,9 +359,12 @@ class TextInstrument:
         try:
             yield session.link
         except BaseException as error:
-            if isinstance(error, DeviceTimeout):
-                self._explain(error, session.link, line)
-            self.close()
+            try:
+                if isinstance(error, DeviceTimeout):
+                    self._explain(error, session.link, line)
+            finally:
+                # A late answer would be read as that of the next line.
+                self.close()
             raise
 
     def _know(self, link: Link) -> None:

@@ -83,7 +83,7 @@ class Connection:
         timeout_s: How long to wait for an answer, beyond the time that bytes and declared steps take.
 
     Raises (all methods): DeviceDisconnected, DeviceTimeout, ProtocolError, and what the board answered
-    (`error_codes.exception_of`), in which `states` are bytes. `__init__` also ConfigurationError and DeviceBusy. While
+    (`codes.exception_of`), in which `states` are bytes. `__init__` also ConfigurationError and DeviceBusy. While
     another program has the port, it waits as long as RESERVOIR_HW_WAIT_S of the environment says.
     """
 

@@ -219,7 +219,7 @@ def declaration_of(content: bytes) -> Declaration:
 
 
 def _encoding(number: int, scale: float) -> Encoding:
-    # 2 is float64 in the numbering of `encodings`, and nothing on a serial line.
+    # 2 is float64 in the numbering of `codes`, and nothing on a serial line.
     if number == 2:
         raise ProtocolError("it declares format 2, which there is not")
     return checked_encoding(number, scale)

@@ -135,7 +135,7 @@ class Connection:
     While another client has the device, it waits as long as RESERVOIR_HW_WAIT_S of the environment says.
 
     Raises (all methods): DeviceDisconnected, DeviceTimeout, ProtocolError, DeviceBusy, and what the device
-    answered (`error_codes.exception_of`). After any of the first three only `close` is possible.
+    answered (`codes.exception_of`). After any of the first three only `close` is possible.
     """
 
     def __init__(

@@ -324,7 +324,7 @@ class RidgeReadout(LeastSquaresReadout):
                 moved[features:] if (moved[features:] > 0).all() else None,
             )
         )
-        dead = np.setdiff1d(np.arange(features), design.keep)
+        dead = np.delete(np.arange(features), design.keep)
         self.dead_nodes_, self.dead_inputs_ = dead[dead < widths.nodes], dead[dead >= widths.nodes] - widths.nodes
         if direct is None and self.condition_ > self._largest_condition:
             warnings.warn(self.report_["notes"][-1], IllConditionedWarning, stacklevel=3)

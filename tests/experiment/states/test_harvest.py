@@ -19,6 +19,7 @@ from typing import Any
 import chemical_cell
 import numpy as np
 import pytest
+from command_line import started
 from harvests import committed
 from toys import Toy
 from zarr.storage import LocalStore
@@ -79,14 +80,7 @@ def start(folder: Path, *, limit: int | None = None) -> subprocess.Popen[str]:
         if limit is not None:
             resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
 
-    return subprocess.Popen(
-        [sys.executable, "-m", "reservoir_hw.cli", "harvest", "experiment.yaml", "--json"],
-        cwd=folder,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        preexec_fn=limited,
-    )
+    return started("harvest", "experiment.yaml", "--json", cwd=folder, preexec_fn=limited)
 
 
 def prepared(folder: Path, steps: int = STEPS) -> Path:

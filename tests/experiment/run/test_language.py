@@ -39,6 +39,8 @@ from reservoir_hw.readout.models.token_model import log_probabilities
 from reservoir_hw.readout.training import NotFinite, load_tokenizer, load_weights
 from reservoir_hw.tasks.elman_grammar.task import ElmanGrammar
 
+pytestmark = pytest.mark.usefixtures("one_thread")
+
 FILE = """\
 task: {kind: text, corpus: TEXT, validation: 0.1, test: 0.1}
 reservoir:
@@ -51,14 +53,6 @@ training:
   gradient: {epochs: 2, context: 8, batch: 16, learning_rate: 1e-2, accelerator: cpu}
 run: {folder: RUNS}
 """
-
-
-@pytest.fixture(autouse=True)
-def one_thread() -> Any:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 @pytest.fixture

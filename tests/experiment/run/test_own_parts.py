@@ -25,12 +25,8 @@ GRADIENT = {"epochs": 60, "context": 32, "batch": 8, "learning_rate": 1e-2, "wei
 
 
 @pytest.fixture(autouse=True)
-def one_thread(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
+def _in_a_folder_of_its_own(one_thread: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    yield
-    torch.set_num_threads(threads)
 
 
 def experiment(readout: Any, **changes: Any) -> Experiment:

@@ -9,12 +9,20 @@ import signal
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 
 import reservoir_hw.hardware
+from reservoir_hw.drivers.zeromq import status_of
+from reservoir_hw.emulators.board.board import SCALE, VirtualNodes
+
+NODES, INPUTS = 50, 2
+DEFINES = f"-DVN_NODES={NODES} -DVN_INPUTS={INPUTS}"
 
 SOURCES = Path(next(iter(reservoir_hw.hardware.__path__))) / "board_server"
 _builds = tempfile.TemporaryDirectory(prefix="rhw")
@@ -63,3 +71,18 @@ def running(
             log.seek(0)
             sys.stderr.write(log.read())
         assert ended == code
+
+
+def golden(u: np.ndarray) -> np.ndarray:
+    """What a server with `DEFINES` must answer to `u` (batch, time, inputs) from rest."""
+    counts = np.rint(np.asarray(u, np.float64) / SCALE).astype(np.int16)
+    return np.stack([VirtualNodes(NODES, INPUTS).run(one) for one in counts]) * np.float32(SCALE)
+
+
+def wait_until_free(address: str, within_s: float) -> dict[str, Any]:
+    """The status of a server once nobody has its device."""
+    until = time.monotonic() + within_s
+    while (status := status_of(address))["holder"] is not None:
+        assert time.monotonic() < until
+        time.sleep(0.01)
+    return status

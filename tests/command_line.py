@@ -17,7 +17,7 @@ import tempfile
 import traceback
 from collections.abc import Iterator
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 from unittest import mock
 
 from reservoir_hw.cli import main
@@ -63,6 +63,22 @@ def _fresh(folder: Path) -> Iterator[None]:
         sys.modules.update(hidden)
 
 
+def command(*arguments: object, python: object = sys.executable) -> list[str]:
+    """What starts the program in a process of its own."""
+    return [str(python), "-m", "reservoir_hw.cli", *map(str, arguments)]
+
+
+def started(*arguments: object, **how: Any) -> subprocess.Popen[str]:
+    """The program in a process of its own, which tells a test what it says."""
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    return subprocess.Popen(command(*arguments), text=True, **{**pipes, **how})
+
+
+def ended(*arguments: object, **how: Any) -> subprocess.CompletedProcess[str]:
+    """The program in a process of its own, to its end."""
+    return subprocess.run(command(*arguments), capture_output=True, text=True, check=False, **how)
+
+
 def call_here(*arguments: object, cwd: Path | None = None, text: str = "") -> subprocess.CompletedProcess[str]:
     """What `python -m reservoir_hw.cli` would print and return."""
     code: object = 0
@@ -90,3 +106,11 @@ def call_here(*arguments: object, cwd: Path | None = None, text: str = "") -> su
             said.append(file.read().decode())
     assert isinstance(code, int)
     return subprocess.CompletedProcess([*map(str, arguments)], code, *said)
+
+
+def called(*arguments: object, code: int = 0, **how: Any) -> subprocess.CompletedProcess[str]:
+    """What `call_here` gives, which is to end with this code, and never with a traceback."""
+    done = call_here(*arguments, **how)
+    assert done.returncode == code, done.stdout + done.stderr
+    assert "Traceback" not in done.stderr, done.stderr
+    return done

@@ -41,6 +41,17 @@ def address(request: pytest.FixtureRequest) -> Iterator[str]:
         yield address
 
 
+@pytest.fixture(scope="module")
+def one_thread() -> Iterator[None]:
+    """Sums must not depend on how many threads torch splits them over."""
+    import torch
+
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
 @pytest.fixture
 def pictures() -> None:
     """For tests that look at figures and reports, where others have `no_pictures`."""

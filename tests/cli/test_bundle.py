@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 import typer
+from command_line import ended
 from edge_bundles import Case, case, weights
 from safetensors.numpy import save
 from typer.testing import CliRunner
@@ -113,10 +112,5 @@ def test_what_is_no_bundle(model: Path, tmp_path: Path, command: str) -> None:
 
 @pytest.mark.slow
 def test_the_program_knows_the_command(model: Path) -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "reservoir_hw.cli", "bundle", "verify", str(model)],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = ended("bundle", "verify", model)
     assert done.returncode == 0, done.stderr

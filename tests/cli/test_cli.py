@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from command_line import call_here as call
+from command_line import ended, started
 
 EXPERIMENT = """\
 title: quick
@@ -34,13 +35,8 @@ def file(tmp_path: Path) -> Path:
     return path
 
 
-def process(*arguments: object) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "reservoir_hw.cli", *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, check=False)
-
-
 def test_run_writes_a_whole_run_folder(file: Path) -> None:
-    done = process("run", file)
+    done = ended("run", file)
     assert done.returncode == 0, done.stderr
     assert "device steps" in done.stderr
     folder = Path(re.findall(r"Results are in (.*)", done.stdout)[0])
@@ -140,20 +136,8 @@ def test_a_run_folder_that_cannot_be_made(file: Path, tmp_path: Path) -> None:
     "number", [signal.SIGINT, *(pytest.param(one, marks=pytest.mark.slow) for one in (signal.SIGTERM, signal.SIGHUP))]
 )
 def test_signals_keep_what_was_finished(file: Path, tmp_path: Path, number: int) -> None:
-    slow = [
-        "--set",
-        "reservoir.vary={nodes: [20, 1000]}",
-        "--set",
-        "run.chunk_steps=50",
-        "--set",
-        "training.priming_passes=50",
-    ]
-    process = subprocess.Popen(
-        [sys.executable, "-m", "reservoir_hw.cli", "run", str(file), *slow],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+    slow = ("reservoir.vary={nodes: [20, 1000]}", "run.chunk_steps=50", "training.priming_passes=50")
+    process = started("run", file, *(f"--set={change}" for change in slow))
     deadline = time.monotonic() + 60
     rows: list[str] = []
     while len(rows) < 2 and time.monotonic() < deadline and process.poll() is None:

@@ -4,12 +4,11 @@ import contextlib
 import json
 import signal
 import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
-from command_line import call_here
+from command_line import call_here, started
 from serial_host import DETACH, STATUS, Host
 
 from reservoir_hw import open_reservoir
@@ -18,16 +17,13 @@ from reservoir_hw.core.configuration import Document, validate
 from reservoir_hw.drivers.visa.keysight import Keysight33500Config, KeysightInfiniiVisionConfig
 from reservoir_hw.drivers.visa.roles import Trigger
 
-EMULATE = [sys.executable, "-m", "reservoir_hw.cli", "emulate"]
 BENCH = ["bench", "--dialect", "keysight", "--port", "0"]
 
 
 @contextlib.contextmanager
 def emulating(*arguments, cwd, ends="The bench has ended after"):
     """What an emulator says, line by line; it ends by the signal with one more line."""
-    process = subprocess.Popen(
-        [*EMULATE, *arguments], cwd=cwd, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )
+    process = started("emulate", *arguments, cwd=cwd)
     assert process.stdout is not None
     try:
         yield iter(process.stdout.readline, "")

@@ -3,21 +3,13 @@
 from __future__ import annotations
 
 import json
-import subprocess
 from pathlib import Path
 
 import pytest
-from command_line import call_here
+from command_line import called as call
 from edge_runs import NARMA, run_of
 
 from reservoir_hw.readout.edge import Bundle
-
-
-def call(*arguments: object, cwd: Path, code: int = 0) -> subprocess.CompletedProcess[str]:
-    done = call_here(*arguments, cwd=cwd)
-    assert done.returncode == code, done.stdout + done.stderr
-    assert "Traceback" not in done.stderr, done.stderr
-    return done
 
 
 @pytest.fixture(scope="module")

@@ -18,7 +18,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from command_line import call_here
+from command_line import called as call
+from command_line import command, started
 from edge_runs import NARMA, bound, run_of, text_run
 from served import free_address, ipc_address
 from toys import SnapshotToy, Toy
@@ -38,17 +39,6 @@ AS_THEY_ARE = ["--warmup", "none"]
 """Answers within the washout are numbers."""
 
 
-def command(*arguments: object, python: object = sys.executable) -> list[str]:
-    return [str(python), "-m", "reservoir_hw.cli", *map(str, arguments)]
-
-
-def call(*arguments: object, code: int = 0, text: str = "") -> subprocess.CompletedProcess[str]:
-    done = call_here(*arguments, text=text)
-    assert done.returncode == code, done.stdout + done.stderr
-    assert "Traceback" not in done.stderr, done.stderr
-    return done
-
-
 def refused(*arguments: object, text: str | bytes = "", lines: int = 1, code: int = 2) -> str:
     """What is said, in one line; in this process, which is quicker."""
     done = CliRunner().invoke(app, ["infer", *map(str, arguments)], input=text)
@@ -60,9 +50,7 @@ def refused(*arguments: object, text: str | bytes = "", lines: int = 1, code: in
 @contextlib.contextmanager
 def serving(file: Path, address: str, *options: object) -> Iterator[str]:
     """While a reservoir is served; gives the reservoir file that it prints for the other side."""
-    process = subprocess.Popen(
-        command("serve", file, "--bind", address, *options), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )
+    process = started("serve", file, "--bind", address, *options)
     assert process.stdout is not None
     try:
         assert "Serving" in process.stdout.readline(), process.communicate()[1]
@@ -81,10 +69,7 @@ def serving(file: Path, address: str, *options: object) -> Iterator[str]:
 @contextlib.contextmanager
 def streaming(bundle: Path, reservoir: Path) -> Iterator[subprocess.Popen[str]]:
     """`infer` that waits for lines."""
-    process = subprocess.Popen(
-        command("infer", bundle, *AS_THEY_ARE, "--reservoir", reservoir),
-        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, bufsize=1,
-    )  # fmt: skip
+    process = started("infer", bundle, *AS_THEY_ARE, "--reservoir", reservoir, stdin=subprocess.PIPE, bufsize=1)
     try:
         yield process
     finally:

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from command_line import started
 from edge_bundles import ranges_of
 from served import ipc_address
 
@@ -77,16 +78,9 @@ def plant(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> np.ndarray:
     return u[0, 630:, 0]
 
 
-def command(*arguments: object) -> list[str]:
-    return [sys.executable, "-m", "reservoir_hw.cli", *map(str, arguments)]
-
-
 @contextlib.contextmanager
 def infer(*options: object, reservoir: str = "bench.yaml", **more: Any) -> Iterator[subprocess.Popen[str]]:
-    pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
-    process = subprocess.Popen(
-        command("infer", "model.rhw", "--reservoir", reservoir, *options), text=True, **pipes, **more
-    )
+    process = started("infer", "model.rhw", "--reservoir", reservoir, *options, stdin=subprocess.PIPE, **more)
     try:
         yield process
     finally:
@@ -109,9 +103,7 @@ def read(process: subprocess.Popen[str]) -> float:
 
 @contextlib.contextmanager
 def served(address: str) -> Iterator[subprocess.Popen[str]]:
-    server = subprocess.Popen(
-        command("serve", "bench.yaml", "--bind", address), stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
-    )
+    server = started("serve", "bench.yaml", "--bind", address, stderr=subprocess.DEVNULL)
     try:
         assert server.stdout is not None
         assert "Serving" in server.stdout.readline()

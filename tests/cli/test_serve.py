@@ -16,7 +16,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from command_line import call_here
+from command_line import called as call
+from command_line import started
 from harvests import committed
 from served import free_address, ipc_address
 
@@ -65,23 +66,10 @@ continuity: held
 """
 
 
-def command(*arguments: object) -> list[str]:
-    return [sys.executable, "-m", "reservoir_hw.cli", *map(str, arguments)]
-
-
-def call(*arguments: object, cwd: Path, code: int = 0) -> subprocess.CompletedProcess[str]:
-    done = call_here(*arguments, cwd=cwd)
-    assert done.returncode == code, done.stdout + done.stderr
-    assert "Traceback" not in done.stderr, done.stderr
-    return done
-
-
 @contextlib.contextmanager
 def serving(*arguments: object, cwd: Path, end: int | None = signal.SIGTERM) -> Iterator[subprocess.Popen[str]]:
     """A server that listens; it ends by itself, without a word of trouble, after the signal."""
-    process = subprocess.Popen(
-        command("serve", *arguments), cwd=cwd, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )
+    process = started("serve", *arguments, cwd=cwd)
     assert process.stdout is not None
     assert process.stderr is not None
     try:
@@ -218,16 +206,14 @@ def test_a_harvest_survives_the_death_of_the_server(tmp_path: Path, address: str
     assert len(whole) == 2 * (6000 + 400) // 50
     cut = tmp_path / "cut"
     with serving(*serve, cwd=cut, end=None) as server:
-        harvester = subprocess.Popen(
-            command(*harvest), cwd=cut, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-        )
+        harvester = started(*harvest, cwd=cut)
         while committed(cut) < 20 and harvester.poll() is None:
             time.sleep(0.002)
         server.kill()
         server.wait()
-        started = time.monotonic()
+        begun = time.monotonic()
         _, errors = harvester.communicate(timeout=60)
-        waited = time.monotonic() - started
+        waited = time.monotonic() - begun
     assert harvester.returncode == 3, errors
     assert "Traceback" not in errors
     assert "the same command goes on from there" in errors
@@ -243,13 +229,8 @@ def test_a_harvest_survives_the_death_of_the_server(tmp_path: Path, address: str
 @pytest.mark.slow
 def test_what_is_served_and_how_to_reach_it(tmp_path: Path, address: str) -> None:
     (tmp_path / "lab.yaml").write_text("kind: esn\nnodes: 12\n")
-    process = subprocess.Popen(
-        command("serve", "lab.yaml", "--inputs", "3", "--bind", address, "--lease", "2", "--credits", "3"),
-        cwd=tmp_path,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+    options = ["--inputs", "3", "--bind", address, "--lease", "2", "--credits", "3"]
+    process = started("serve", "lab.yaml", *options, cwd=tmp_path)
     assert process.stdout is not None
     said = [process.stdout.readline() for _ in range(6)]
     with open_reservoir({"kind": "zmq", "address": address}) as far:
@@ -268,13 +249,7 @@ def test_what_is_served_and_how_to_reach_it(tmp_path: Path, address: str) -> Non
 @pytest.mark.slow
 def test_the_log_is_json_where_that_is_wanted(tmp_path: Path, address: str) -> None:
     (tmp_path / "lab.yaml").write_text("kind: esn\nnodes: 12\ninputs: 1\n")
-    process = subprocess.Popen(
-        command("serve", "lab.yaml", "--bind", address, "--json"),
-        cwd=tmp_path,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+    process = started("serve", "lab.yaml", "--bind", address, "--json", cwd=tmp_path)
     assert process.stderr is not None
     events = [json.loads(process.stderr.readline())]
     with open_reservoir({"kind": "zmq", "address": address}) as far:
@@ -300,13 +275,7 @@ def test_a_server_goes_down_safely_in_the_middle_of_a_run(tmp_path: Path, addres
         (tmp_path / "safe").unlink()
         # Each chunk holds the device for longer than the client's patience with a dead one; more are on their way.
         over = ["--set", "run.chunk_steps=8", "--set", "reservoir.timeout_s=0.5"]
-        run = subprocess.Popen(
-            command("run", "narma.yaml", "--reservoir", far, *over),
-            cwd=tmp_path,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
+        run = started("run", "narma.yaml", "--reservoir", far, *over, cwd=tmp_path)
         while not (tmp_path / "driven").exists() and run.poll() is None:
             time.sleep(0.01)
         server.terminate()
@@ -328,9 +297,7 @@ def test_a_second_signal_does_not_wait(tmp_path: Path, address: str) -> None:
     with serving("lab.yaml", "--bind", address, cwd=tmp_path, end=None) as server:
         (tmp_path / "safe").unlink()
         quiet = subprocess.DEVNULL
-        run = subprocess.Popen(
-            command("run", "narma.yaml", "--reservoir", far), cwd=tmp_path, stdout=quiet, stderr=quiet, text=True
-        )
+        run = started("run", "narma.yaml", "--reservoir", far, cwd=tmp_path, stdout=quiet, stderr=quiet)
         while not (tmp_path / "driven").exists() and run.poll() is None:
             time.sleep(0.01)
         while server.poll() is None:
@@ -414,9 +381,7 @@ def test_the_way_to_the_safe_state_after_a_failed_opening_is_not_interrupted(
     (tmp_path / "homing.py").write_text(HOMING.replace("GOOD", str(good)))
     (tmp_path / "lab.yaml").write_text(HOMED)
     if not good:
-        process = subprocess.Popen(
-            command("serve", "lab.yaml", "--bind", address), cwd=tmp_path, stderr=subprocess.PIPE, text=True
-        )
+        process = started("serve", "lab.yaml", "--bind", address, cwd=tmp_path)
         assert signalled(process, tmp_path / "notes", 1) == ["laser on", "closing", "laser off"]
         assert process.returncode == 3
         assert "stage not homed" in process.communicate()[1]
@@ -424,7 +389,7 @@ def test_the_way_to_the_safe_state_after_a_failed_opening_is_not_interrupted(
     with serving("lab.yaml", "--bind", address, cwd=tmp_path, end=None) as server:
         quiet = subprocess.DEVNULL
         far = client(tmp_path, address)
-        asking = subprocess.Popen(command("device", "info", far), cwd=tmp_path, stdout=quiet, stderr=quiet)
+        asking = started("device", "info", far, cwd=tmp_path, stdout=quiet, stderr=quiet)
         assert signalled(server, tmp_path / "notes", 2) == 2 * ["laser on", "closing", "laser off"]
         assert asking.wait(30) == 3
         assert server.returncode == 0
@@ -480,13 +445,9 @@ def test_a_server_of_ones_own_ends_safely_by_a_signal(tmp_path: Path, address: s
         signal.signal(signal.SIGINT, signal.default_int_handler)
         signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
+    pipes = dict.fromkeys(("stdout", "stderr"), subprocess.PIPE)
     process = subprocess.Popen(
-        [sys.executable, "film.py", address],
-        cwd=tmp_path,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        preexec_fn=listen,
+        [sys.executable, "film.py", address], cwd=tmp_path, **pipes, text=True, preexec_fn=listen
     )
     assert process.stdout is not None
     assert process.stdout.readline() == "ready\n", process.communicate()

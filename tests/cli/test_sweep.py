@@ -7,14 +7,13 @@ import os
 import re
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import optuna
 import pytest
-from command_line import call_here
+from command_line import call_here, started
 from optuna.trial import TrialState
 from sqlalchemy.exc import SQLAlchemyError
 
@@ -78,12 +77,7 @@ def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 
 def begin(*arguments: object) -> subprocess.Popen[str]:
-    process = subprocess.Popen(
-        [sys.executable, "-m", "reservoir_hw.cli", *map(str, arguments)],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+    process = started(*arguments)
     _begun.append(process)
     return process
 

@@ -8,7 +8,6 @@ import os
 import re
 import signal
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -17,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from command_line import call_here
+from command_line import call_here, started
 from served import ipc_address, served
 from toys import Toy
 
@@ -94,14 +93,7 @@ def in_thread(work: Callable[[], Any]) -> Callable[[], Any]:
 
 
 def process(*arguments: object, cwd: Path, **environment: str) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        [sys.executable, "-m", "reservoir_hw.cli", *map(str, arguments)],
-        cwd=cwd,
-        env={**os.environ, **environment},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+    return started(*arguments, cwd=cwd, env={**os.environ, **environment})
 
 
 def test_a_lock_is_waited_for(said: Callable[[], str], monkeypatch: pytest.MonkeyPatch) -> None:

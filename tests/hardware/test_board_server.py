@@ -5,33 +5,22 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
-from board_server import built, running
+from board_server import DEFINES, INPUTS, built, golden, running, wait_until_free
 from served import ipc_address
 
 from reservoir_hw.core.errors import InputRangeError
 from reservoir_hw.core.reservoir import Reservoir
 from reservoir_hw.core.reservoir_config import open_reservoir
-from reservoir_hw.drivers.zeromq import status_of
-from reservoir_hw.emulators.board.board import SCALE, VirtualNodes
+from reservoir_hw.emulators.board.board import SCALE
 from reservoir_hw.testing.protocol import codec as wire
 from reservoir_hw.testing.protocol.device import Device
 
-NODES, INPUTS = 50, 2
-DEFINES = f"-DVN_NODES={NODES} -DVN_INPUTS={INPUTS}"
 LEASE_S = 0.5
-
-
-def golden(u: np.ndarray) -> np.ndarray:
-    """What the device must answer to `u` (batch, time, inputs) from rest, as counts."""
-    counts = np.rint(np.asarray(u, np.float64) / SCALE).astype(np.int16)
-    return np.stack([VirtualNodes(NODES, INPUTS).run(one) for one in counts])
 
 
 def inputs(batch: int = 1, steps: int = 60) -> np.ndarray:
@@ -59,14 +48,14 @@ def test_states_are_those_of_the_golden_model(device: Reservoir) -> None:
     u = inputs(batch=4)
     device.reset(4)
     states = device.run(u)
-    assert np.array_equal(states, golden(u) * np.float32(SCALE))
+    assert np.array_equal(states, golden(u))
 
 
 def test_chunks_and_steps_go_on_from_each_other(device: Reservoir) -> None:
     u = inputs(batch=2)
     device.reset(2)
     parts = [device.run(u[:, :1]), device.run(u[:, 1:17]), *(device.run(u[:, t : t + 1]) for t in range(17, 60))]
-    assert np.array_equal(np.concatenate(parts, axis=1), golden(u) * np.float32(SCALE))
+    assert np.array_equal(np.concatenate(parts, axis=1), golden(u))
 
 
 def test_a_state_comes_back(device: Reservoir) -> None:
@@ -76,11 +65,11 @@ def test_a_state_comes_back(device: Reservoir) -> None:
     state = device.snapshot()
     device.reset(1)
     device.restore(state)
-    assert np.array_equal(device.run(u[:, 20:]), golden(u)[:, 20:] * np.float32(SCALE))
+    assert np.array_equal(device.run(u[:, 20:]), golden(u)[:, 20:])
 
 
 def test_a_transition_leaves_the_device_where_it_was(device: Reservoir) -> None:
-    u, states = inputs(batch=3), golden(inputs(batch=3)) * np.float32(SCALE)
+    u, states = inputs(batch=3), golden(inputs(batch=3))
     device.reset(1)
     device.run(u[:1, :20])
     assert np.array_equal(device.transition(u[:, 40], states[:, 39]), states[:, 40])
@@ -90,14 +79,6 @@ def test_a_transition_leaves_the_device_where_it_was(device: Reservoir) -> None:
 def test_inputs_beyond_the_numbers_of_the_wire(device: Reservoir) -> None:
     with pytest.raises(InputRangeError):
         device.run(np.full((1, 1, INPUTS), 2.0))
-
-
-def wait_until_free(address: str, within_s: float) -> dict[str, Any]:
-    until = time.monotonic() + within_s
-    while (status := status_of(address))["holder"] is not None:
-        assert time.monotonic() < until
-        time.sleep(0.01)
-    return status
 
 
 @pytest.mark.slow
@@ -113,7 +94,7 @@ def test_a_killed_client_loses_the_device(address: str) -> None:
     after = wait_until_free(address, LEASE_S + 1)["counters"]
     assert after["expired_leases"] == before["expired_leases"] + 1
     with open_reservoir({"kind": "zmq", "address": address}) as device:
-        assert np.array_equal(device.run(inputs()), golden(inputs()) * np.float32(SCALE))
+        assert np.array_equal(device.run(inputs()), golden(inputs()))
     assert wait_until_free(address, 1)["counters"]["safe_states"] >= before["safe_states"] + 1
 
 

@@ -13,17 +13,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from board_server import built, running
+from board_server import DEFINES, INPUTS, built, golden, running, wait_until_free
 
 from reservoir_hw.core.errors import DeviceDisconnected
 from reservoir_hw.core.reservoir_config import open_reservoir
-from reservoir_hw.drivers.zeromq import status_of
-from reservoir_hw.emulators.board.board import SCALE, VirtualNodes
 from reservoir_hw.testing.protocol import codec as wire
 from reservoir_hw.testing.protocol import pipes
-
-NODES, INPUTS = 50, 2
-DEFINES = f"-DVN_NODES={NODES} -DVN_INPUTS={INPUTS}"
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="shared memory without a name is Linux")
 
@@ -43,11 +38,6 @@ def address(server: tuple[str, int]) -> str:
     return server[0]
 
 
-def golden(u: np.ndarray) -> np.ndarray:
-    counts = np.rint(np.asarray(u, np.float64) / SCALE).astype(np.int16)
-    return np.stack([VirtualNodes(NODES, INPUTS).run(one) for one in counts]) * np.float32(SCALE)
-
-
 def inputs(steps: int = 400) -> np.ndarray:
     return np.random.default_rng(3).uniform(-2, 1.9, (1, steps, INPUTS)).astype(np.float32)
 
@@ -55,13 +45,6 @@ def inputs(steps: int = 400) -> np.ndarray:
 def check_states(address: str) -> None:
     with open_reservoir({"kind": "zmq", "address": address}) as device:
         assert np.array_equal(device.run(inputs(50)), golden(inputs(50)))
-
-
-def wait_until_free(address: str, within_s: float) -> None:
-    until = time.monotonic() + within_s
-    while status_of(address)["holder"] is not None:
-        assert time.monotonic() < until
-        time.sleep(0.01)
 
 
 @pytest.mark.parametrize("checksums", [True, False])
@@ -143,24 +126,21 @@ def test_the_file_of_a_dead_server_is_replaced(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("place", "message"), [("/file", "something that is no socket is there"), ("/no/folder", "No such file")]
+    ("place", "message"),
+    [
+        ("/file.control", "something that is no socket is there"),
+        ("/no/folder", "No such file"),
+        ("/file", "its control socket FOLDER/file.control: something that is no socket is there"),
+    ],
 )
 def test_a_path_where_no_socket_can_be(tmp_path: Path, place: str, message: str) -> None:
-    (tmp_path / "file").write_text("mine")
+    (tmp_path / "file.control").write_text("mine")
     command = [built(DEFINES=DEFINES), f"unix://{tmp_path}{place}"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=5, check=False)
     assert done.returncode == 1
-    assert message in done.stderr
-    assert (tmp_path / "file").read_text() == "mine"
-
-
-def test_a_control_path_where_no_socket_can_be(tmp_path: Path) -> None:
-    (tmp_path / "d.control").write_text("mine")
-    command = [built(DEFINES=DEFINES), f"unix://{tmp_path}/d"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=5, check=False)
-    assert done.returncode == 1
-    assert f"its control socket {tmp_path}/d.control: something that is no socket is there" in done.stderr
-    assert os.listdir(tmp_path) == ["d.control"]
+    assert message.replace("FOLDER", str(tmp_path)) in done.stderr
+    assert os.listdir(tmp_path) == ["file.control"]
+    assert (tmp_path / "file.control").read_text() == "mine"
 
 
 @pytest.mark.slow

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from board_server import built, running
+from command_line import ended
 from safetensors.numpy import load_file
 
 from reservoir_hw.core.store import StateStore
@@ -34,8 +33,7 @@ def server(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Path]:
 
 
 def call(*arguments: object) -> str:
-    command = [sys.executable, "-m", "reservoir_hw.cli", *map(str, arguments)]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    done = ended(*arguments, cwd=ROOT)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 

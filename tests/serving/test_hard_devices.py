@@ -167,11 +167,21 @@ def test_errors_go_into_a_frame_too(address: str, states: np.ndarray | None) -> 
         connection.close()
 
 
-@pytest.mark.parametrize("kind", [DeviceFault, DeviceTimeout, DeviceDisconnected, StateLost, CalibrationError])
-def test_an_error_of_a_device_is_that_of_its_client(address: str, kind: type[Exception]) -> None:
-    with served(Raising(lambda: kind("the pump is off")), address), connect(address) as far:
+@pytest.mark.parametrize(
+    ("raised", "kind", "said"),
+    [
+        *((kind, kind, "the pump is off") for kind in (DeviceFault, DeviceTimeout, DeviceDisconnected, StateLost)),
+        (CalibrationError, CalibrationError, "the pump is off"),
+        # A task that was cancelled is a fault.
+        (asyncio.CancelledError, DeviceFault, None),
+    ],
+)
+def test_an_error_of_a_device_is_that_of_its_client(
+    address: str, raised: Callable[[str], Exception], kind: type[Exception], said: str | None
+) -> None:
+    with served(Raising(lambda: raised("the pump is off")), address), connect(address) as far:
         far.run(np.full((1, 3, 2), 0.5))
-        with pytest.raises(kind, match="the pump is off"):
+        with pytest.raises(kind, match=said):
             far.run(np.full((1, 3, 2), 2.0))
         far.reset()
         assert far.run(np.full((1, 3, 2), 0.5)).shape == (1, 3, 2)
@@ -331,14 +341,6 @@ def test_a_long_reason_still_fits_into_the_status(address: str) -> None:
 
     with pytest.raises(DeviceFault, match="safe state"):
         use()
-
-
-def test_a_task_that_was_cancelled_is_a_fault(address: str) -> None:
-    with served(Raising(lambda: asyncio.CancelledError()), address), connect(address) as far:  # type: ignore[arg-type, return-value]
-        with pytest.raises(DeviceFault):
-            far.run(np.full((1, 3, 2), 2.0))
-        far.reset()
-        assert far.run(np.full((1, 3, 2), 0.5)).shape == (1, 3, 2)
 
 
 def test_data_and_control_may_speak_different_protocols() -> None:

@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from served import ipc_address, served
 
 from reservoir_hw import Experiment
@@ -18,17 +17,10 @@ from reservoir_hw.experiment.deploy.export import export_run
 from reservoir_hw.experiment.sweeps.sweep import sweep
 from reservoir_hw.tasks import datasets
 
-pytestmark = pytest.mark.skipif(
-    not os.environ.get(datasets.FOLDER_VARIABLE), reason="the questions are in no folder at hand"
-)
-
-
-@pytest.fixture(autouse=True)
-def one_thread() -> Any:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
+pytestmark = [
+    pytest.mark.usefixtures("one_thread"),
+    pytest.mark.skipif(not os.environ.get(datasets.FOLDER_VARIABLE), reason="the questions are in no folder at hand"),
+]
 
 
 def settings(tmp_path: Path, **changes: Any) -> dict[str, Any]:

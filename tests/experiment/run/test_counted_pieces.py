@@ -5,12 +5,11 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
+from command_line import ended
 
 from reservoir_hw import Experiment
 
@@ -42,13 +41,8 @@ def test_a_training_that_was_killed_counts_what_all_its_processes_drove(
     file = Path("experiment.yaml")
     file.write_text(json.dumps(settings))
     total = Experiment.from_file(file, environment={}).estimate().device_steps
-    killed = subprocess.run(
-        [sys.executable, "-m", "reservoir_hw.cli", "run", str(file)],
-        env={**os.environ, "POWER_FAILS_AT": str(total // 2), "PYTHONPATH": f"{TESTS}:{TESTS.parent}"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    environment = {**os.environ, "POWER_FAILS_AT": str(total // 2), "PYTHONPATH": f"{TESTS}:{TESTS.parent}"}
+    killed = ended("run", file, env=environment)
     assert killed.returncode == -signal.SIGKILL, killed.stderr
     before = sum(map(int, Path("driven.txt").read_text().split()))
     (folder,) = Path("runs").iterdir()

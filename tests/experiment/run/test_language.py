@@ -7,8 +7,6 @@ import math
 import os
 import shutil
 import signal
-import subprocess
-import sys
 import time
 from dataclasses import asdict
 from pathlib import Path
@@ -17,6 +15,7 @@ from typing import Any, cast
 import numpy as np
 import pytest
 import torch
+from command_line import started
 from safetensors.torch import load_file
 from served import ipc_address, served
 
@@ -40,6 +39,8 @@ from reservoir_hw.readout.models.token_model import log_probabilities
 from reservoir_hw.readout.training import NotFinite, load_tokenizer, load_weights
 from reservoir_hw.tasks.elman_grammar.task import ElmanGrammar
 
+pytestmark = pytest.mark.usefixtures("one_thread")
+
 FILE = """\
 task: {kind: text, corpus: TEXT, validation: 0.1, test: 0.1}
 reservoir:
@@ -52,14 +53,6 @@ training:
   gradient: {epochs: 2, context: 8, batch: 16, learning_rate: 1e-2, accelerator: cpu}
 run: {folder: RUNS}
 """
-
-
-@pytest.fixture(autouse=True)
-def one_thread() -> Any:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 @pytest.fixture
@@ -713,12 +706,8 @@ def test_a_signal_keeps_rows_and_the_run_goes_on(file: Path, states: dict[str, A
     whole = Experiment.from_file(file, environment={}, set=changes).run()
     parent = file.parent / "interrupted"
     arguments = [f"--set={key}={json.dumps(value)}" for key, value in changes.items()]
-    process = subprocess.Popen(
-        [sys.executable, "-m", "reservoir_hw.cli", "run", file, *arguments, f"--set=run.folder={parent}"],
-        stderr=subprocess.PIPE,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-        text=True,
-    )
+    arguments += [f"--set=run.folder={parent}"]
+    process = started("run", file, *arguments, stdout=None, env={**os.environ, "OMP_NUM_THREADS": "1"})
     deadline = time.monotonic() + 120
     while not list(parent.glob("*/training/001/checkpoint.safetensors")) and time.monotonic() < deadline:
         assert process.poll() is None

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 import pytest
 import torch
+from command_line import ended
 from own_parts import Branching, Causal, Net, TrialsConfig
 from torch import Tensor, nn
 
@@ -26,12 +25,8 @@ GRADIENT = {"epochs": 60, "context": 32, "batch": 8, "learning_rate": 1e-2, "wei
 
 
 @pytest.fixture(autouse=True)
-def one_thread(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
+def _in_a_folder_of_its_own(one_thread: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    yield
-    torch.set_num_threads(threads)
 
 
 def experiment(readout: Any, **changes: Any) -> Experiment:
@@ -251,8 +246,7 @@ def test_a_class_of_another_process_is_told_in_a_sentence(tmp_path: Path) -> Non
 
     result = experiment({"kind": "torch", "module": Inner}, training={"gradient": {"epochs": 1}}).run(report=False)
     load_model(result.folder)
-    command = [sys.executable, "-m", "reservoir_hw.cli", "export", str(result.folder), "-o", "x.rhw"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    done = ended("export", result.folder, "-o", "x.rhw")
     assert done.returncode == 2
     assert "was given by a Python program, and this process does not have it; give the class again" in done.stderr
 
@@ -276,7 +270,6 @@ def test_sections_may_be_objects(tmp_path: Path) -> None:
 
     with pytest.raises(ConfigurationError, match="the readouts kind 'ridge' is that of reservoir_hw"):
         experiment(Ridge(kind="ridge"))
-    command = [sys.executable, "-m", "reservoir_hw.cli", "export", str(result.folder), "-o", "x.rhw"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    done = ended("export", result.folder, "-o", "x.rhw")
     assert done.returncode == 2
     assert "one that a Python program has given is known to that program alone" in done.stderr

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from command_line import call_here
+from command_line import call_here, started
 
 import reservoir_hw
 from reservoir_hw import Experiment
@@ -209,10 +209,7 @@ def test_two_workers_of_which_one_is_killed(tmp_path: Path, monkeypatch: pytest.
             )
             for number, resources in enumerate(["bench=1", "bench=1", "other=1"])
         ]
-        command = [sys.executable, "-m", "reservoir_hw.cli", "run", str(file), "--on", address]
-        with subprocess.Popen(
-            command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env={**os.environ, "PYTHONPATH": path}
-        ) as run:
+        with started("run", file, "--on", address, env={**os.environ, "PYTHONPATH": path}) as run:
             deadline = time.monotonic() + 120
             while not finished(tmp_path) or str(first.pid) not in driven(log):
                 if run.poll() is not None:

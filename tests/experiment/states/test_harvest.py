@@ -19,6 +19,7 @@ from typing import Any
 import chemical_cell
 import numpy as np
 import pytest
+from command_line import started
 from harvests import committed
 from toys import Toy
 from zarr.storage import LocalStore
@@ -79,14 +80,7 @@ def start(folder: Path, *, limit: int | None = None) -> subprocess.Popen[str]:
         if limit is not None:
             resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
 
-    return subprocess.Popen(
-        [sys.executable, "-m", "reservoir_hw.cli", "harvest", "experiment.yaml", "--json"],
-        cwd=folder,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        preexec_fn=limited,
-    )
+    return started("harvest", "experiment.yaml", "--json", cwd=folder, preexec_fn=limited)
 
 
 def prepared(folder: Path, steps: int = STEPS) -> Path:
@@ -258,15 +252,12 @@ def test_a_store_of_another_device_or_of_other_data_is_refused(
     tmp_path: Path, harvested: Callable[[Path], Path]
 ) -> None:
     path = harvested(tmp_path)
-    journal = json.loads((path / "journal" / "zarr.json").read_text())
-    journal["attributes"] |= {"complete": False, "places": 2}
-    journal["attributes"]["segments"][0]["identity"]["fingerprint"] = "0" * 64
-    (path / "journal" / "zarr.json").write_text(json.dumps(journal))
+    journal = journal_of(path)
+    journal["segments"][0]["identity"]["fingerprint"] = "0" * 64
+    cut(path, 2, segments=journal["segments"], snapshot=journal["snapshot"])
     with pytest.raises(ConfigurationError, match=r"harvested on another device.*fingerprint was '00000"):
         experiment(tmp_path).harvest()
-    group = json.loads((path / "train" / "zarr.json").read_text())
-    group["attributes"]["inputs_sha256"] = "0" * 64
-    (path / "train" / "zarr.json").write_text(json.dumps(group))
+    changed(path / "train" / "zarr.json", inputs_sha256="0" * 64)
     with pytest.raises(ConfigurationError, match="other train inputs"):
         experiment(tmp_path).run(report=False)
 
@@ -297,9 +288,13 @@ def changed(file: Path, **attributes: Any) -> None:
     file.write_text(json.dumps(document))
 
 
-def cut(path: Path, places: int) -> None:
+def cut(path: Path, places: int, **attributes: Any) -> None:
     """As a process that was killed after so many chunks leaves a store."""
-    changed(path / "journal" / "zarr.json", complete=False, places=places, snapshot=None)
+    changed(path / "journal" / "zarr.json", **{"complete": False, "places": places, "snapshot": None, **attributes})
+
+
+def journal_of(path: Path) -> dict[str, Any]:
+    return json.loads((path / "journal" / "zarr.json").read_text())["attributes"]
 
 
 def contents_of(folder: Path) -> dict[Path, bytes]:
@@ -732,10 +727,9 @@ def test_a_damaged_snapshot_is_never_gone_on_from(
 ) -> None:
     whole = Path(experiment(tmp_path / "whole").harvest()[0].path)
     path = harvested(tmp_path)
-    journal = json.loads((path / "journal" / "zarr.json").read_text())
-    journal["attributes"] |= {"complete": False, "places": 3}
-    (path / "journal" / "zarr.json").write_text(json.dumps(journal))
-    chunk = path / "snapshots" / journal["attributes"]["snapshot"] / "c" / "0"
+    snapshot = journal_of(path)["snapshot"]
+    cut(path, 3, snapshot=snapshot)
+    chunk = path / "snapshots" / snapshot / "c" / "0"
     data = bytearray(chunk.read_bytes())
     data[len(data) // 2] ^= 1
     chunk.write_bytes(data if damage == "flipped" else data[: len(data) // 2])
@@ -747,33 +741,24 @@ def test_a_damaged_snapshot_is_never_gone_on_from(
     assert states_of(path) == states_of(whole)
 
 
+# In the middle of a burst, and at the end of one.
 @pytest.mark.slow
-def test_a_damaged_snapshot_repeats_no_noise(tmp_path: Path) -> None:
-    """The sequence that is driven again has its own noise, not that of the first one."""
-    sections = {"training": {"repetitions": 3}}
+@pytest.mark.parametrize(("repetitions", "cuts", "found_earlier"), [(3, (21, 10), False), (2, (6, 10), True)])
+def test_a_damaged_snapshot_repeats_no_noise(
+    tmp_path: Path, repetitions: int, cuts: tuple[int, int], found_earlier: bool
+) -> None:
+    """The sequence that is driven again has its own noise, not that of the first one.
+
+    If the process that found it ended before its first chunk, the next one finds no snapshot at all.
+    """
+    sections = {"training": {"repetitions": repetitions}}
     whole = Path(experiment(tmp_path / "whole", **sections).harvest()[0].path)
     path = Path(experiment(tmp_path, **sections).harvest()[0].path)
-    journal = json.loads((path / "journal" / "zarr.json").read_text())
-    # Cut in the middle of a later burst, and then at the end of one.
-    for places in (len(states_of(path)) // 2 - 3, 10):
-        journal["attributes"] |= {"complete": False, "places": places}
-        (path / "journal" / "zarr.json").write_text(json.dumps(journal))
-        (path / "snapshots" / journal["attributes"]["snapshot"] / "c" / "0").unlink()
-        assert experiment(tmp_path, **sections).harvest()[0].complete
-        assert states_of(path) == states_of(whole)
-        journal = json.loads((path / "journal" / "zarr.json").read_text())
-
-
-@pytest.mark.slow
-def test_a_damaged_snapshot_that_was_found_earlier_repeats_no_noise(tmp_path: Path) -> None:
-    """The process that found it ended before its first chunk: the next one finds no snapshot at all."""
-    sections = {"training": {"repetitions": 2}}
-    whole = Path(experiment(tmp_path / "whole", **sections).harvest()[0].path)
-    path = Path(experiment(tmp_path, **sections).harvest()[0].path)
-    journal = json.loads((path / "journal" / "zarr.json").read_text())
-    for places in (6, 10):
-        journal["attributes"] |= {"complete": False, "places": places, "snapshot": None}
-        (path / "journal" / "zarr.json").write_text(json.dumps(journal))
+    for places in cuts:
+        snapshot = journal_of(path)["snapshot"]
+        cut(path, places, snapshot=None if found_earlier else snapshot)
+        if not found_earlier:
+            (path / "snapshots" / snapshot / "c" / "0").unlink()
         assert experiment(tmp_path, **sections).harvest()[0].complete
         assert states_of(path) == states_of(whole)
 
@@ -796,11 +781,9 @@ def test_without_a_snapshot_everything_before_is_as_it_was(tmp_path: Path, kind:
     assert states_of(path) == states_of(whole)
     own = {name: digest for name, digest in states_of(path).items() if "/states/" in name}
     assert len(set(own.values())) == len(own), "repetitions that are alike would hide a mistake"
-    count = json.loads((path / "journal" / "zarr.json").read_text())["attributes"]["places"]
-    journal = json.loads((path / "journal" / "zarr.json").read_text())
+    count = journal_of(path)["places"]
     for places in (count // 2 - 1, count // 2):
-        journal["attributes"] |= {"complete": False, "places": places, "snapshot": None}
-        (path / "journal" / "zarr.json").write_text(json.dumps(journal))
+        cut(path, places)
         assert experiment(tmp_path, **sections).harvest()[0].complete
         assert states_of(path) == states_of(whole)
 
@@ -813,9 +796,7 @@ def test_a_damaged_chunk_that_does_not_count_is_harvested_again(
     """As a power failure may leave it."""
     whole = Path(experiment(tmp_path / "whole").harvest()[0].path)
     path = harvested(tmp_path)
-    journal = json.loads((path / "journal" / "zarr.json").read_text())
-    journal["attributes"] |= {"complete": False, "places": places, "snapshot": None}
-    (path / "journal" / "zarr.json").write_text(json.dumps(journal))
+    cut(path, places)
     chunks = [chunk for name in ("train", "test") for chunk in sorted((path / name).glob("states/c/0/*/0"))]
     for number, chunk in enumerate(chunks[places:]):
         chunk.write_bytes(b"" if number % 2 else b"garbage")

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import signal
 import subprocess
-import sys
 import time
 from pathlib import Path
 
 import numpy as np
 import pytest
+from command_line import started
 from harvests import committed
 
 from reservoir_hw import Experiment
@@ -66,9 +67,7 @@ def power(bias_v: float) -> None:
     Path("device.json").write_text(json.dumps({"bias_v": bias_v, "x": [9.0] * 10}))
 
 
-def harvest(*options: str) -> subprocess.Popen[str]:
-    command = [sys.executable, "-m", "reservoir_hw.cli", "harvest", "lab.yaml", *options]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+harvest = functools.partial(started, "harvest", "lab.yaml")
 
 
 def wait_for(chunks: int, process: subprocess.Popen[str]) -> None:

@@ -7,7 +7,6 @@ import os
 import shutil
 import signal
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Iterator
@@ -16,6 +15,7 @@ from typing import Any
 
 import optuna
 import pytest
+from command_line import started
 
 import reservoir_hw
 
@@ -66,13 +66,8 @@ def database() -> Iterator[str]:
 def test_two_workers_of_which_one_is_killed(tmp_path: Path, database: str) -> None:
     file = tmp_path / "experiment.yaml"
     file.write_text(FILE.replace("STORAGE", database).replace("RUNS", str(tmp_path / "runs")))
-    command = [sys.executable, "-m", "reservoir_hw.cli", "sweep", str(file)]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(Path(reservoir_hw.__file__).parents[1])}
-    workers = [
-        subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment)
-        for _ in range(2)
-    ]
-    first, second = workers
+    workers = first, second = [started("sweep", file, env=environment) for _ in range(2)]
     try:
         deadline = time.monotonic() + 120
         while not begun_by(database, first.pid):

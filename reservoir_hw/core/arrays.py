@@ -170,6 +170,13 @@ def first_true(mask: np.ndarray) -> tuple[int, ...]:
     return tuple(int(i) for i in np.unravel_index(int(mask.argmax()), mask.shape))
 
 
+def limits_of(array: Any) -> tuple[float, float]:
+    """Smallest and largest value."""
+    if is_tensor(array):
+        array = array.detach()
+    return float(array.min()), float(array.max())
+
+
 def node_limits(states: Any) -> tuple[np.ndarray, np.ndarray]:
     """Smallest and largest value of each node, (nodes,), over states (batch, time, nodes)."""
     if is_tensor(states):

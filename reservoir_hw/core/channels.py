@@ -299,8 +299,8 @@ class Inputs:
         if self._limits is None or u.shape[1] == 0:
             return u
         low, high = self._limits
-        values = u.detach() if arrays.is_tensor(u) else u
-        if low <= float(values.min()) and float(values.max()) <= high:
+        smallest, largest = arrays.limits_of(u)
+        if low <= smallest and largest <= high:
             return u
         outside = arrays.as_numpy((u < low) | (u > high))
         if self._out_of_range == "clip":

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager, suppress
 from functools import cache
+from importlib import import_module
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -23,6 +24,8 @@ _Part = TypeVar("_Part")
 # How long idle threads spin, about 0.02 ms, as the parts of a step follow each other; without it up to 200 ms. GNU's
 # OpenMP counts turns, LLVM's and Intel's milliseconds, OpenBLAS powers of two of clock cycles.
 _SHORT_WAITS = {"GOMP_SPINCOUNT": "300", "KMP_BLOCKTIME": "0", "OPENBLAS_THREAD_TIMEOUT": "15"}
+# Of numba's own OpenMP, about 0.4 ms: each step of a network needs all its threads, and waking one takes as long.
+_NUMBAS_TURNS = "10000"
 # Operations of a product or factorisation under which BLAS takes one thread, about 0.05 s of work.
 _THREADED_BLAS = 2e9
 
@@ -206,6 +209,7 @@ def numba_threads(threads: int) -> Iterator[None]:
     """Inside this block, parallel kernels divide their work among this many threads, or as many as numba has."""
     import numba
 
+    _load_numbas_openmp()
     # None too while another thread is importing torch.
     torchs = getattr(sys.modules.get("torch"), "get_num_threads", None)
     with _parallel_region:
@@ -219,6 +223,23 @@ def numba_threads(threads: int) -> Iterator[None]:
             # Where numba begins its threads, at its first call, it sets the number of torch's as well.
             if torchs is not None and torchs() != of_torch:
                 sys.modules["torch"].set_num_threads(of_torch)
+
+
+@cache
+def _load_numbas_openmp() -> None:
+    """Its threads may wait longer than those of torch, of whose many small products each begins anew.
+
+    A user's own limit has been left as it is.
+    """
+    if os.environ.get("GOMP_SPINCOUNT") != _SHORT_WAITS["GOMP_SPINCOUNT"]:
+        return
+    os.environ["GOMP_SPINCOUNT"] = _NUMBAS_TURNS
+    try:
+        # Where there is none numba takes other threads.
+        with suppress(ImportError):
+            import_module("numba.np.ufunc.omppool")
+    finally:
+        os.environ["GOMP_SPINCOUNT"] = _SHORT_WAITS["GOMP_SPINCOUNT"]
 
 
 def share_out(work: Callable[[_Part], object], parts: Sequence[_Part], threads: int) -> None:

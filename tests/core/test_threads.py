@@ -81,7 +81,11 @@ import os
 import reservoir_hw, torch
 from reservoir_hw.core.threads import cores, share_cores
 share_cores(1)
-print(cores(), torch.get_num_threads(), os.environ.get("GOMP_SPINCOUNT"))
+from reservoir_hw.core import threads
+load = threads.import_module
+threads.import_module = lambda name: (print(os.environ.get("GOMP_SPINCOUNT"), end=" "), load(name))
+with threads.numba_threads(1):
+    print(cores(), torch.get_num_threads(), os.environ.get("GOMP_SPINCOUNT"))
 """
 
 
@@ -89,7 +93,7 @@ print(cores(), torch.get_num_threads(), os.environ.get("GOMP_SPINCOUNT"))
 @pytest.mark.parametrize(
     ("environment", "expected"),
     [
-        ({"OMP_NUM_THREADS": "1,2"}, "1 1 300"),
+        ({"OMP_NUM_THREADS": "1,2"}, "10000 1 1 300"),
         ({"OMP_NUM_THREADS": "1", "NUMBA_NUM_THREADS": "1", "GOMP_SPINCOUNT": "7"}, "1 1 7"),
         ({"OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "active"}, "1 1 None"),
     ],

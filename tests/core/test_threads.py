@@ -85,7 +85,8 @@ from reservoir_hw.core import threads
 load = threads.import_module
 threads.import_module = lambda name: (print(os.environ.get("GOMP_SPINCOUNT"), end=" "), load(name))
 with threads.numba_threads(1):
-    print(cores(), torch.get_num_threads(), os.environ.get("GOMP_SPINCOUNT"))
+    pass
+print(cores(), torch.get_num_threads(), os.environ.get("GOMP_SPINCOUNT"))
 """
 
 

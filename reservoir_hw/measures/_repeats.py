@@ -136,6 +136,8 @@ def signal_to_noise(states: Any, *, washout: int = 0) -> SignalToNoise:
     refuse_still(moving)
     common, power = shared_power(moved)
     signal, whole = (part.mean(axis=0) * (steps / (steps - 1)) for part in (common, power))
+    # What is left of the variance, without the difference of two numbers that are nearly equal.
+    rest = moved.var(axis=0, ddof=1).mean(axis=0) * (steps / (steps - 1))
     share = float(signal.sum() / whole.sum())
     influence = (common - share * power).sum(axis=1)
     around = share_interval(moved, lambda shared, every: shared.sum(axis=1) / every.sum(axis=1), influence)
@@ -145,7 +147,7 @@ def signal_to_noise(states: Any, *, washout: int = 0) -> SignalToNoise:
     still = np.count_nonzero(~moving)
     notes = [
         f"{still} nodes do not move and are left out." if still else "",
-        "No noise was found between the repeats." if share > 1 - 1e-12 else "",
+        f"{'Hardly any' if rest.any() else 'No'} noise was found between the repeats." if share > 1 - 1e-12 else "",
         remark(around),
     ]
     return SignalToNoise(
@@ -154,7 +156,7 @@ def signal_to_noise(states: Any, *, washout: int = 0) -> SignalToNoise:
         note=" ".join(filter(None, notes)),
         nodes=nodes,
         signal=np.sqrt(np.maximum(signal, 0.0)),
-        noise=np.sqrt(np.maximum(whole - signal, 0.0)),
+        noise=np.sqrt(rest),
     )
 
 

@@ -74,6 +74,9 @@ def test_without_noise_and_without_signal() -> None:
     assert found.value == np.inf
     assert np.isposinf(found.nodes).all()
     assert "No noise" in found.note
+    assert not found.noise.any()
+    tiny = signal_to_noise(np.stack([signal, signal + 1e-9 * rng.standard_normal((2000, 3))]))
+    np.testing.assert_allclose(tiny.noise, 1e-9 / np.sqrt(2), rtol=0.1)
     found = signal_to_noise(rng.standard_normal((2, 2000, 3)))
     assert found.value < -10
     assert found.interval.low == -np.inf

@@ -66,7 +66,7 @@ class Watch:
         devices = {one.slot: runner.reservoirs[one.slot] for one in manifest.crossings if one.state is None}
         self._still = {slot: (_Still(_least(manifest)), one) for slot, one in devices.items() if uses[id(one)] == 1}
         self._known = {"input": ranges, "answer": targets, "frozen": self._still or None}
-        self.rows, self._counts, self._told = 0, Counter[str](), set[str]()
+        self.rows, self.read, self._counts, self._told = 0, 0, Counter[str](), set[str]()
 
     @contextmanager
     def observing(self) -> Iterator[None]:
@@ -95,6 +95,7 @@ class Watch:
     def taken(self, inputs: np.ndarray) -> np.ndarray:
         """What is to be driven for the next inputs (batch, time, inputs). Raises `StreamStopped`."""
         self._bad, self._at = self._inputs.outside(inputs), 0
+        self.read += self._bad[:, max(0, -self._row) :].size
         if self._bad.any():
             _, said = self._found("input", self._bad, lambda *at: self._inputs.said("input", inputs[at]))
             if self.outside == "stop":
@@ -170,14 +171,16 @@ class Watch:
         return step, sentence
 
     def figures(self) -> dict[str, int | None]:
-        """Rows that were answered, and how many had what; None where nobody can know."""
+        """Rows that were answered and that were read, and how many had what; None where nobody can know."""
         counts = {kind: None if known is None else self._counts[kind] for kind, known in self._known.items()}
-        return {"rows": self.rows, **counts}
+        return {"rows": self.rows, "read": self.read, **counts}
 
     def lines(self) -> list[str]:
         """The same in sentences, where there is something to tell."""
-        counts = self._counts
-        return [f"{counts[kind]:,} of {self.rows:,} {what}" for kind, what in _FIGURES.items() if counts[kind]]
+        counts, of = self._counts, {"input": self.read}
+        return [
+            f"{counts[kind]:,} of {of.get(kind, self.rows):,} {what}" for kind, what in _FIGURES.items() if counts[kind]
+        ]
 
 
 def _least(manifest: Manifest) -> np.ndarray | float:

@@ -102,7 +102,7 @@ def test_lines_steps_and_pieces_are_one(runner: EdgeRunner, monkeypatch: pytest.
     for outputs, watch in found.values():
         np.testing.assert_array_equal(np.isnan(outputs[0, :, 0]), wanted)
         np.testing.assert_array_equal(outputs, found["pieces"][0])
-        assert watch.figures() == {"rows": 100, "input": 3, "answer": 0, "frozen": 10}
+        assert watch.figures() == {"rows": 100, "read": 100, "input": 3, "answer": 0, "frozen": 10}
     # Two series at once: each has what it has alone.
     both = np.concatenate([inputs, np.roll(inputs, 20, 1)])
     alone = [driven(runner, one[None], "steps", outside="nan")[0][0] for one in both]
@@ -125,6 +125,8 @@ def test_lines_steps_and_pieces_are_one(runner: EdgeRunner, monkeypatch: pytest.
         with watch.observing(), pytest.raises(StreamStopped, match=words):
             run_series(runner, inputs, lambda *_: None, answered=kept, watch=watch)
         assert sum(one.shape[1] for one in kept) == count
+        # All that were read are counted, and not those alone that were answered.
+        assert count or watch.lines() == ["2 of 100 inputs lay outside the range of training"]
         inputs[0, [0, 30], 1] = 1e5
 
 
@@ -150,7 +152,13 @@ def test_a_constant_channel_has_a_step_of_its_number(tmp_path: Path) -> None:
         readout = RidgeReadout(1e-6).fit(device.run(u), y)
         export_model(readout, tmp_path / "m.rhw", reservoirs=device, ranges=ranges_of(u, y))
         with EdgeRunner(tmp_path / "m.rhw", device) as runner:
-            assert driven(runner, u, "pieces")[1].figures() == {"rows": 300, "input": 0, "answer": 0, "frozen": 0}
+            assert driven(runner, u, "pieces")[1].figures() == {
+                "rows": 300,
+                "read": 300,
+                "input": 0,
+                "answer": 0,
+                "frozen": 0,
+            }
             u[0, 5, 1] += 1e-6
             assert driven(runner, u, "pieces")[1].figures()["input"] == 1
 

@@ -441,7 +441,10 @@ def _in_document(location: Sequence[Key], data: Any) -> Location:
     kept: list[Key] = []
     here: Any = data
     for position, key in enumerate(location):
-        if key in (here if isinstance(here, dict) else range(len(here)) if isinstance(here, list) else ()):
+        present = (isinstance(here, dict) and key in here) or (
+            isinstance(here, list) and isinstance(key, int) and key < len(here)
+        )
+        if present:
             kept.append(key)
             here = _child(here, key)
         elif isinstance(here, dict) and position == len(location) - 1:

@@ -24,7 +24,8 @@ _Part = TypeVar("_Part")
 # How long idle threads spin, about 0.02 ms, as the parts of a step follow each other; without it up to 200 ms. GNU's
 # OpenMP counts turns, LLVM's and Intel's milliseconds, OpenBLAS powers of two of clock cycles.
 _SHORT_WAITS = {"GOMP_SPINCOUNT": "300", "KMP_BLOCKTIME": "0", "OPENBLAS_THREAD_TIMEOUT": "15"}
-# Of numba's own OpenMP, about 0.4 ms: each step of a network needs all its threads, and waking one takes as long.
+# The turns of numba's OpenMP, about 0.4 ms: all threads meet at each step of a network, and to wake one would take
+# longer than the step. torch has fewer meetings, and between them its threads would keep others from the cores.
 _NUMBAS_TURNS = "10000"
 # Operations of a product or factorisation under which BLAS takes one thread, about 0.05 s of work.
 _THREADED_BLAS = 2e9
@@ -227,9 +228,10 @@ def numba_threads(threads: int) -> Iterator[None]:
 
 @cache
 def _load_numbas_openmp() -> None:
-    """Its threads may wait longer than those of torch, of whose many small products each begins anew.
+    """Load the OpenMP that numba uses, whose threads may spin for longer than those of torch.
 
-    A user's own limit has been left as it is.
+    It reads the variable when it is loaded, and a torch that comes later reads the short one again. Where the user has
+    set the variable, nothing is changed.
     """
     if os.environ.get("GOMP_SPINCOUNT") != _SHORT_WAITS["GOMP_SPINCOUNT"]:
         return

@@ -191,8 +191,9 @@ class Home:
         return self.root.attrs.get("spec", {})
 
     def remove(self, name: str) -> bool:
-        """Remove a file of the store, within `writing`, if that is a folder and the file there; whether it was."""
+        """Remove a file of the store, if that is a folder and the file there; whether it was."""
         if self.folder is not None and (self.folder / name).exists():
+            self.refuse_if_reading()
             (self.folder / name).unlink()
             settle_folder((self.folder / name).parent)
             return True

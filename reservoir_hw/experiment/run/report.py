@@ -35,7 +35,7 @@ def write_report(result: InFolder) -> None:
         for ending in ("png", "pdf"):
             with replacing(result.folder / "figures" / f"{name}.{ending}") as partial:
                 figure.savefig(partial, format=ending, dpi=150, bbox_inches="tight")
-            # Its parts have their places, which takes as long as drawing.
+            # Finding places for its parts takes as long as drawing, and they have theirs now.
             figure.set_layout_engine("none")
         picture = (result.folder / "figures" / f"{name}.png").read_bytes()
         pictures.append({"name": name.replace("_", " "), "data": base64.b64encode(picture).decode()})

@@ -6,15 +6,17 @@
     python tools/mutants.py table --mutants FOLDER/mutants.json --into FOLDER/old
 
 The source is that of `--source`, a commit of this repository (HEAD). Only the folder `tests/` comes from CHECKOUT, so
-that two sets of tests are compared on one source. FOLDER lies outside of the repository.
+that two sets of tests are compared on one source. FOLDER lies outside of the repository. Where the source has changed
+between two sets of tests, `draw --also OLD` takes only functions that read the same in the checkout OLD, and writes the
+same mutants of its files beside the others, as `FOLDER/mutants.also.json`.
 
 - `draw`: at most one mutant a function, rooms in proportion to their lines. Left out are compiled kernels, messages,
   annotations and whatever lies outside of functions.
 - `cover`: runs the quick tests once in a copy in which a call stands before each place. `hits.jsonl` says which test
   ran which place, in any process. What runs while a test is set up counts for all tests of its file, as fixtures and
   servers are shared. Tests that fail here twice are left out, and listed. It goes on where it was interrupted.
-- `run`: tests of the folder that mirrors the code come first, then quick files; 60 s of a processor for each mutant. A
-  mutant is caught if a test fails with it, passes without it and fails with it again. A test that hangs has failed.
+- `run`: tests of the folder that mirrors the code come first, then quick files; `--seconds` of a processor for each
+  mutant. It is caught if a test fails with it, passes without it and fails with it again. A test that hangs has failed.
   `results.jsonl` gets one line a mutant: the command can be interrupted and started again.
 
 With `-p mutants` this module is also the plugin of pytest that these runs use.
@@ -47,7 +49,6 @@ import pytest
 Record = dict[str, Any]
 ROOT = Path(__file__).resolve().parents[1]
 ROOMS = ("core", "backends", "drivers", "readout", "experiment", "measures")
-BUDGET_S = 60.0
 _COMPILED = re.compile(r"jit|intrinsic|overload|triton")
 _ERROR = re.compile(r"\w*(Error|Fault|Timeout|Extra|OutOfMemory|NotOpen|NotSupported|StateLost|Busy|Stopped)|warn")
 _ONE, _OTHER = (
@@ -135,13 +136,41 @@ def _candidates(path: Path) -> Iterator[list[Record]]:
                 before = content[starts[at.lineno - 1] + at.col_offset : starts[at.end_lineno - 1] + at.end_col_offset]
                 where = {"file": str(path.relative_to(ROOT)), "line": at.lineno, "column": at.col_offset}
                 text = {"kind": kind, "before": before.decode(), "after": after}
-                found.append({**where, **text, "function": function.name, "statement": statement})
+                whole = {"function": _text(lines, function), "first": function.lineno, "statement": statement}
+                found.append({**where, **text, **whole})
         if found:
             yield found
 
 
-def draw(seed: int, count: int) -> list[Record]:
-    """Seeded mutants: rooms in proportion to their lines, functions in proportion to what can be changed in them."""
+def _text(lines: list[bytes], function: ast.FunctionDef | ast.AsyncFunctionDef) -> str:
+    return b"".join(lines[function.lineno - 1 : function.end_lineno]).decode()
+
+
+def _places(root: Path) -> dict[str, list[tuple[str, int]]]:
+    """File and first line of each function of a checkout, by its text."""
+    places: dict[str, list[tuple[str, int]]] = defaultdict(list)
+    for path in sorted((root / "reservoir_hw").rglob("*.py")):
+        lines = (content := path.read_bytes()).splitlines(keepends=True)
+        for function in _functions(ast.parse(content)):
+            places[_text(lines, function)].append((str(path.relative_to(root)), function.lineno))
+    return places
+
+
+def elsewhere(drawn: list[Record], places: dict[str, list[tuple[str, int]]]) -> list[Record]:
+    """The same mutants in the files of another checkout."""
+    moved = []
+    for mutant in drawn:
+        ((file, first),) = places[mutant["function"]]
+        lines = {name: mutant[name] - mutant["first"] + first for name in ("line", "statement")}
+        moved.append({**mutant, **lines, "file": file, "first": first})
+    return moved
+
+
+def draw(seed: int, count: int, places: dict[str, list[tuple[str, int]]] | None) -> list[Record]:
+    """Seeded mutants: rooms in proportion to their lines, functions in proportion to what can be changed in them.
+
+    `places` are those of another checkout, if only functions that it has once are to be drawn.
+    """
     numbers, drawn = random.Random(seed), []
     paths = {room: sorted((ROOT / "reservoir_hw" / room).rglob("*.py")) for room in ROOMS}
     lines = {room: sum(len(path.read_text("utf-8").splitlines()) for path in paths[room]) for room in ROOMS}
@@ -150,6 +179,8 @@ def draw(seed: int, count: int) -> list[Record]:
         upto += lines[room]
         # Modules of this name only launch kernels on a GPU.
         functions = [found for path in paths[room] if "triton" not in path.name for found in _candidates(path)]
+        if places is not None:
+            functions = [found for found in functions if len(places.get(found[0]["function"], [])) == 1]
         while len(drawn) < round(count * upto / sum(lines.values())):
             function = numbers.choices(functions, weights=[len(found) for found in functions])[0]
             functions.remove(function)
@@ -255,7 +286,7 @@ def _call(tree: Path, mutants: list[Record]) -> None:
     (tree / "mutants_hit.py").write_text(_HIT.format(path=str(tree.parent / "hits.jsonl")), "utf-8")
 
 
-def _chosen(mutant: Record, hits: set[str], seconds: dict[str, float]) -> dict[str, float]:
+def _chosen(mutant: Record, hits: set[str], seconds: dict[str, float], budget_s: float) -> dict[str, float]:
     """The tests for a mutant within the budget, best file first. `seconds` holds the tests that pass."""
     files: dict[str, list[str]] = defaultdict(list)
     for test in seconds:
@@ -274,7 +305,7 @@ def _chosen(mutant: Record, hits: set[str], seconds: dict[str, float]) -> dict[s
     wanted += [test for file in ranked if file in shared for test in files[file] if test not in direct]
     chosen: dict[str, float] = {}
     for test in wanted:
-        if sum(chosen.values()) + seconds[test] <= BUDGET_S:
+        if sum(chosen.values()) + seconds[test] <= budget_s:
             chosen[test] = seconds[test]
     return {test: chosen[test] for file in ranked for test in files[file] if test in chosen}
 
@@ -289,7 +320,7 @@ def _failure(tree: Path, mutant: Record | None, tests: dict[str, float]) -> str 
     return bad[0] if bad else None if ended else next(iter(tests))
 
 
-def run(mutants: list[Record], source: str, tests: Path, into: Path) -> None:
+def run(mutants: list[Record], source: str, tests: Path, into: Path, budget_s: float) -> None:
     """Judge each mutant that `results.jsonl` does not have yet."""
     tree, usable = into / "plain", dict[str, float]()
     _copy(tree, source, tests)
@@ -305,7 +336,7 @@ def run(mutants: list[Record], source: str, tests: Path, into: Path) -> None:
         if number in done:
             continue
         shutil.rmtree(tree / ".hypothesis", ignore_errors=True)
-        left = _chosen(mutant, hits[number], usable)
+        left = _chosen(mutant, hits[number], usable, budget_s)
         result: Record = {"mutant": number, "outcome": "survived" if left else "not covered", "tests": len(left)}
         while left and (failed := _failure(tree, mutant, left)):
             alone = {failed: left[failed]}
@@ -403,16 +434,21 @@ def main() -> None:
     parser.add_argument("--mutants", type=Path, required=True, help="the file with the list of mutants")
     parser.add_argument("--seed", type=int, default=2026)
     parser.add_argument("--count", type=int, default=120)
+    parser.add_argument("--also", type=Path, help="draw: another checkout, whose functions must read the same")
     parser.add_argument("--source", default="HEAD", help="the commit whose source is measured")
     parser.add_argument("--tests", type=Path, default=ROOT, help="the checkout whose tests are measured")
     parser.add_argument("--into", type=Path, help="the folder of this set of tests")
     parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument("--seconds", type=float, default=60.0, help="run: of a processor, for the tests of a mutant")
     given = parser.parse_args()
     # A shell makes commands in the background deaf to it, and tests send it.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     if given.what == "draw":
-        drawn = draw(given.seed, given.count)
+        places = _places(given.also) if given.also else None
+        drawn = draw(given.seed, given.count, places)
         given.mutants.write_text(json.dumps(drawn, indent=1))
+        if places is not None:
+            given.mutants.with_suffix(".also.json").write_text(json.dumps(elsewhere(drawn, places), indent=1))
         print(len(drawn), "mutants:", *(f"{count} {kind}" for kind, count in Counter(m["kind"] for m in drawn).items()))
         return
     mutants, into = json.loads(given.mutants.read_text()), given.into.resolve()
@@ -420,7 +456,7 @@ def main() -> None:
     if given.what == "cover":
         cover(mutants, given.source, given.tests.resolve(), into, given.workers)
     elif given.what == "run":
-        run(mutants, given.source, given.tests.resolve(), into)
+        run(mutants, given.source, given.tests.resolve(), into, given.seconds)
     else:
         print(table(mutants, into))
 

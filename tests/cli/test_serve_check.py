@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 import zmq
 from command_line import call_here
-from served import free_address, ipc_address
+from served import free_address
 from serving.page_device import PageDevice, Replies
 
 from reservoir_hw.testing.protocol import check as checker
@@ -24,12 +24,6 @@ from reservoir_hw.testing.protocol.check import rules_for
 from reservoir_hw.testing.protocol.codec import crc32c
 
 FEW = [rule for rule in rules_for("ipc://device") if rule.group in ("handshake", "strictness")]
-
-
-@pytest.fixture
-def address() -> Iterator[str]:
-    with ipc_address() as address:
-        yield address
 
 
 @pytest.fixture(autouse=True)

@@ -636,18 +636,6 @@ def test_half_an_upload_must_be_done_again() -> None:
         toy.run(inputs())
 
 
-def test_reading_ahead_does_not_see_the_next_buffer() -> None:
-    def refilled() -> Any:
-        buffer = np.zeros((1, 1, 2))
-        for value in (0.0, 1.0, 2.0):
-            buffer[:] = value
-            yield buffer
-
-    with Streaming() as toy:
-        states = np.concatenate(list(toy.stream(refilled())), axis=1)
-    np.testing.assert_array_equal(states[0, :, 0], [0.0, 1.0, 2.5])
-
-
 def test_a_reservoir_is_not_pickled() -> None:
     with Toy() as reservoir, pytest.raises(NotSupported, match="save the weights"):
         pickle.dumps({"net": [reservoir]})

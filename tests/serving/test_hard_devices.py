@@ -119,7 +119,7 @@ def changed(**attributes: Any) -> DeviceFault:
          DeviceFault, "the bench said ", {}),
         *((lambda text=text, states=states: DeviceFault(text, steps_done=1, states=states), DeviceFault, text, {})
           for text, states in (("words", np.array([[["a", "b"]]])), ("a list", [1.0, 2.0]), ("flat", np.zeros(3)))),
-        *((lambda step=step: Discontinuity("late", step=step), Discontinuity, "late", {"step": 7})
+        *((lambda step=step: Discontinuity("late", step=step), Discontinuity, "late", {"step": 7})  # type: ignore[arg-type]
           for step in (np.int64(7), np.uint16(7))),
         *((lambda kind=kind: kind("the pump is off"), kind, "the pump is off", {})
           for kind in (DeviceFault, DeviceTimeout, DeviceDisconnected, StateLost, CalibrationError)),

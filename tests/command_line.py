@@ -15,12 +15,16 @@ import subprocess
 import sys
 import tempfile
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import IO, Any
 from unittest import mock
 
+import typer
+from typer.testing import CliRunner
+
 from reservoir_hw.cli import main
+from reservoir_hw.cli.options import CommandGroup
 
 
 @contextlib.contextmanager
@@ -106,6 +110,23 @@ def call_here(*arguments: object, cwd: Path | None = None, text: str = "") -> su
             said.append(file.read().decode())
     assert isinstance(code, int)
     return subprocess.CompletedProcess([*map(str, arguments)], code, *said)
+
+
+def alone(name: str, command: Any) -> Callable[..., Any]:
+    """Calls one command, or one group, without the imports of the others; the call is to end with this code."""
+    app = typer.Typer(cls=CommandGroup, pretty_exceptions_enable=False)
+    app.callback()(lambda: None)
+    if isinstance(command, typer.Typer):
+        app.add_typer(command, name=name)
+    else:
+        app.command(name)(command)
+
+    def call(*arguments: object, code: int = 0) -> Any:
+        done = CliRunner().invoke(app, [name, *map(str, arguments)])
+        assert done.exit_code == code, done.output
+        return done
+
+    return call
 
 
 def called(*arguments: object, code: int = 0, **how: Any) -> subprocess.CompletedProcess[str]:

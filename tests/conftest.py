@@ -30,10 +30,10 @@ if worker := os.environ.get("PYTEST_XDIST_WORKER"):
 
 @pytest.fixture
 def address(request: pytest.FixtureRequest) -> Iterator[str]:
-    """A free address of the scheme that the test's parameter names: `ipc`, where it names none, `tcp` or `unix`."""
+    """A free address of the scheme that the test's parameter or its module's SCHEME names, of `ipc` where none does."""
     from served import free_address, ipc_address
 
-    scheme = getattr(request, "param", "ipc")
+    scheme = getattr(request, "param", getattr(request.module, "SCHEME", "ipc"))
     if scheme == "tcp":
         yield free_address()
         return

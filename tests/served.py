@@ -14,7 +14,9 @@ from typing import Any
 
 import zmq
 
+from reservoir_hw.backends.zeromq import ZmqReservoir
 from reservoir_hw.core.reservoir import Reservoir
+from reservoir_hw.core.reservoir_config import open_reservoir
 from reservoir_hw.drivers.zeromq.links import Dealer
 from reservoir_hw.drivers.zeromq.sockets import ZmqDealer
 from reservoir_hw.serving import Server
@@ -64,6 +66,13 @@ def served(reservoir: Reservoir, address: str, **options: Any) -> Iterator[Serve
         thread.join()
     if ended:
         raise ended[0]
+
+
+def connect(address: str, **more: Any) -> ZmqReservoir:
+    """The reservoir that is served there."""
+    opened = open_reservoir({"kind": "zmq", "address": address, "timeout_s": 2.0, **more})
+    assert isinstance(opened, ZmqReservoir)
+    return opened
 
 
 def until(condition: Callable[[], bool], seconds: float = 10.0) -> None:

@@ -7,30 +7,19 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import typer
-from command_line import ended
+from command_line import alone, ended
 from edge_bundles import Case, case, weights
 from safetensors.numpy import save
-from typer.testing import CliRunner
 
 from reservoir_hw.cli import bundle
-from reservoir_hw.cli.options import CommandGroup
 from reservoir_hw.readout.edge.bundle import write_bundle
 from reservoir_hw.readout.edge.manifest import WEIGHTS
 
-app = typer.Typer(cls=CommandGroup)
-app.add_typer(bundle.app, name="bundle")
-
-
-@app.callback()
-def _parent() -> None:
-    """Stands for the program itself."""
+_call = alone("bundle", bundle.app)
 
 
 def call(*arguments: object, code: int = 0) -> str:
-    done = CliRunner().invoke(app, ["bundle", *map(str, arguments)])
-    assert done.exit_code == code, done.output
-    return done.output
+    return _call(*arguments, code=code).output
 
 
 def _write(path: Path, made: Case) -> Path:

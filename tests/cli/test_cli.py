@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 
 import pytest
-from command_line import call_here as call
+from command_line import called as call
 from command_line import ended, started
 
 EXPERIMENT = """\
@@ -55,12 +55,11 @@ def test_run_writes_a_whole_run_folder(file: Path) -> None:
     page = (folder / "report.html").read_text()
     assert "data:image/png;base64," in page
     assert not re.search(r"(src|href)=\"https?:", page)
-    assert call("check", folder / "experiment.yaml").returncode == 0
+    call("check", folder / "experiment.yaml")
 
 
 def test_json_is_all_that_is_printed(file: Path) -> None:
     done = call("run", file, "--json", "--set", "reservoir.nodes=20")
-    assert done.returncode == 0, done.stderr
     result = json.loads(done.stdout)
     assert result["rows"][1]["label"] == "ESN(20)"
     assert 0 < result["rows"][1]["metrics"]["cosine"] <= 1
@@ -89,33 +88,25 @@ def test_mistakes_exit_2_with_one_message(file: Path, arguments: list[str], mess
 
         if torch.cuda.is_available():
             pytest.skip("there is a CUDA device here")
-    done = call("run", file, *arguments)
-    assert done.returncode == 2, done.stderr
+    done = call("run", file, *arguments, code=2)
     text = done.stderr[done.stderr.find("error:") :]
     assert re.search(message, text), done.stderr
-    assert "Traceback" not in done.stderr
     assert done.stdout == ""
 
 
 def test_mistakes_in_the_file_name_their_line(file: Path) -> None:
     file.write_text(file.read_text().replace("nodes: 30", "nodes: thirty"))
-    done = call("run", file)
-    assert done.returncode == 2
-    assert f"{file}:5: reservoir.nodes = 'thirty'" in done.stderr
-    assert call("run", file.parent / "none.yaml").returncode == 2
-    assert call("run").returncode == 2
+    assert f"{file}:5: reservoir.nodes = 'thirty'" in call("run", file, code=2).stderr
+    call("run", file.parent / "none.yaml", code=2)
+    call("run", code=2)
 
 
 def test_nan_in_a_corpus_and_a_reservoir_that_diverges(file: Path, tmp_path: Path) -> None:
     corpus = tmp_path / "corpus.txt"
     corpus.write_bytes(b"boy walks .\n\xff\xfe nan\n")
-    done = call("run", file, "--set", f"task.corpus={corpus}")
-    assert done.returncode == 2
-    assert f"{corpus}:2" in done.stderr
-    done = call("run", file, "--set", "reservoir.activation=identity", "--set", "reservoir.spectral_radius=9")
-    assert done.returncode == 3
+    assert f"{corpus}:2" in call("run", file, "--set", f"task.corpus={corpus}", code=2).stderr
+    done = call("run", file, "--set", "reservoir.activation=identity", "--set", "reservoir.spectral_radius=9", code=3)
     assert "a simulation that diverges" in done.stderr
-    assert "Traceback" not in done.stderr
     folder = next((tmp_path / "runs").iterdir())
     metrics = json.loads((folder / "metrics.json").read_text())
     assert metrics["status"] == "failed"
@@ -124,12 +115,8 @@ def test_nan_in_a_corpus_and_a_reservoir_that_diverges(file: Path, tmp_path: Pat
 
 def test_a_run_folder_that_cannot_be_made(file: Path, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    done = call("run", file, "--set", f"run.folder={tmp_path / 'file'}")
-    assert done.returncode == 2
-    assert "is a file, not a folder" in done.stderr
-    done = call("run", file, "--set", "run.folder=/proc/nowhere")
-    assert done.returncode == 2
-    assert "cannot make the run folder" in done.stderr
+    assert "is a file, not a folder" in call("run", file, "--set", f"run.folder={tmp_path / 'file'}", code=2).stderr
+    assert "cannot make the run folder" in call("run", file, "--set", "run.folder=/proc/nowhere", code=2).stderr
 
 
 @pytest.mark.parametrize(
@@ -159,7 +146,6 @@ def test_signals_keep_what_was_finished(file: Path, tmp_path: Path, number: int)
 def test_check_opens_nothing_and_estimates(file: Path, tmp_path: Path) -> None:
     file.write_text(file.read_text().replace("  nodes: 30\n", "  nodes: 30\n  vary: {nodes: [20, 40]}\n"))
     done = call("check", file)
-    assert done.returncode == 0, done.stderr
     assert re.search(r"is a valid experiment over 2 nodes\n2 runs, [\d,]+ device steps", done.stdout)
     estimate = json.loads(call("check", file, "--json").stdout)["estimate"]
     assert estimate["runs"] == 2
@@ -167,23 +153,17 @@ def test_check_opens_nothing_and_estimates(file: Path, tmp_path: Path) -> None:
     lab = tmp_path / "lab.yaml"
     lab.write_text("kind: esn\nnodes: 3\n")
     assert "valid reservoir file of kind esn" in call("check", lab).stdout
-    assert call("check", file, "--reservoir", lab).returncode == 0
+    call("check", file, "--reservoir", lab)
     lab.write_text("kind: esn\nnodes: 3\nleek_rate: 1\n")
-    done = call("check", lab)
-    assert done.returncode == 2
-    assert f"{lab}:3: unknown key 'leek_rate'; did you mean 'leak_rate'" in done.stderr
+    assert f"{lab}:3: unknown key 'leek_rate'; did you mean 'leak_rate'" in call("check", lab, code=2).stderr
 
 
 def test_init_writes_a_file_that_runs_and_overwrites_none(tmp_path: Path) -> None:
-    done = call("init", cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
-    assert call("check", "experiment.yaml", cwd=tmp_path).returncode == 0
-    done = call("run", "experiment.yaml", "--set", "task.sentences=200", cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
-    done = call("init", cwd=tmp_path)
-    assert done.returncode == 2
-    assert "exists already" in done.stderr
-    assert call("init", "no/such/folder/x.yaml", cwd=tmp_path).returncode == 2
+    call("init", cwd=tmp_path)
+    call("check", "experiment.yaml", cwd=tmp_path)
+    call("run", "experiment.yaml", "--set", "task.sentences=200", cwd=tmp_path)
+    assert "exists already" in call("init", cwd=tmp_path, code=2).stderr
+    call("init", "no/such/folder/x.yaml", cwd=tmp_path, code=2)
 
 
 def test_schema_describes_every_kind(file: Path) -> None:
@@ -199,14 +179,14 @@ def test_schema_describes_every_kind(file: Path) -> None:
 def test_list_shows_kinds(tmp_path: Path) -> None:
     done = call("list", "backends", "--json")
     assert {row["kind"] for row in json.loads(done.stdout)} >= {"esn", "python"}
-    assert call("list", "spaceships").returncode == 2
+    call("list", "spaceships", code=2)
     for group in ("readouts", "tasks", "baselines", "instruments"):
-        assert call("list", group).returncode == 0
+        call("list", group)
 
 
 def test_the_version_and_a_bad_log_level() -> None:
     assert re.fullmatch(r"reservoir-hw \d+\.\d+\.\d+\n", call("--version").stdout)
-    assert call("--log", "loud", "list", "tasks").returncode == 2
+    call("--log", "loud", "list", "tasks", code=2)
 
 
 LAB = """\
@@ -228,7 +208,6 @@ def test_an_experiment_runs_on_every_continuity_and_owns_its_output(
     lab.write_text(LAB.replace("CONTINUITY", continuity))
     bench = Path(__file__).parents[1] / "backends"
     done = call("run", file, "--reservoir", lab, "--json", "--set", "run.chunk_steps=500", cwd=bench)
-    assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["status"] == "complete"
     assert "hello from the lab" in done.stderr
 
@@ -236,8 +215,7 @@ def test_an_experiment_runs_on_every_continuity_and_owns_its_output(
 def test_a_device_that_fails_to_close_loses_no_result(file: Path, tmp_path: Path) -> None:
     lab = tmp_path / "lab.yaml"
     lab.write_text(LAB.replace("CONTINUITY", "held") + "close_call: lab_bench:prints_and_fails_to_close\n")
-    done = call("run", file, "--reservoir", lab, cwd=Path(__file__).parents[1] / "backends")
-    assert done.returncode == 3
+    done = call("run", file, "--reservoir", lab, cwd=Path(__file__).parents[1] / "backends", code=3)
     assert "the shutter is stuck" in done.stderr
     folder = next((tmp_path / "runs").iterdir())
     metrics = json.loads((folder / "metrics.json").read_text())
@@ -248,7 +226,7 @@ def test_a_device_that_fails_to_close_loses_no_result(file: Path, tmp_path: Path
 
 def test_a_faulting_device_is_in_the_provenance(file: Path, tmp_path: Path) -> None:
     over = ["reservoir.activation=identity", "reservoir.spectral_radius=9"]
-    assert call("run", file, *(part for value in over for part in ("--set", value))).returncode == 3
+    call("run", file, *(part for value in over for part in ("--set", value)), code=3)
     record = json.loads(next((tmp_path / "runs").glob("*/provenance.json")).read_text())
     assert record["unfinished"]["reservoir"]["identity"]["simulated"] is True
     assert record["unfinished"]["reservoir"]["counters"]["faults"] == 1
@@ -264,17 +242,14 @@ def test_a_faulting_device_is_in_the_provenance(file: Path, tmp_path: Path) -> N
 )
 def test_odd_yaml(tmp_path: Path, line: str, message: str) -> None:
     (tmp_path / "odd.yaml").write_text(line)
-    done = call("check", tmp_path / "odd.yaml")
-    assert done.returncode == 2, done.stderr
+    done = call("check", tmp_path / "odd.yaml", code=2)
     assert re.search(message, done.stderr)
-    assert "Traceback" not in done.stderr
 
 
 def test_all_points_are_checked_before_the_first_runs(file: Path, tmp_path: Path) -> None:
     for vary in ("reservoir.vary={input_scaling: [0.5, [1, 2]]}", "vary={readout.alpha: [0.1, [1, 2]]}"):
-        done = call("run", file, "--set", vary)
-        assert done.returncode == 2, done.stderr
-        assert call("check", file, "--set", vary).returncode == 2
+        for command in ("run", "check"):
+            call(command, file, "--set", vary, code=2)
     assert not (tmp_path / "runs").exists()
 
 
@@ -296,6 +271,4 @@ def test_texts_may_hold_a_hash(file: Path) -> None:
 
 @pytest.mark.parametrize("value", ["2024-13-45", "!!int x"])
 def test_yaml_values_that_are_none(file: Path, value: str) -> None:
-    done = call("check", file, "--set", f"run.notes={value}")
-    assert done.returncode == 2
-    assert "cannot be read as a YAML value" in done.stderr
+    assert "cannot be read as a YAML value" in call("check", file, "--set", f"run.notes={value}", code=2).stderr

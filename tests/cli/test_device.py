@@ -16,17 +16,15 @@ from typing import Any
 
 import numpy as np
 import pytest
-import typer
+from command_line import alone
 from ruamel.yaml import YAML
 from serial.tools import list_ports
 from serial.tools.list_ports_common import ListPortInfo
 from served import ipc_address, served
 from toys import Toy
-from typer.testing import CliRunner
 
 from reservoir_hw.backends.visa.reservoir import VisaConfig
 from reservoir_hw.cli import device
-from reservoir_hw.cli.options import CommandGroup
 from reservoir_hw.core.configuration import Document, validate
 from reservoir_hw.core.reservoir_config import open_reservoir
 from reservoir_hw.core.spec import Identity
@@ -35,13 +33,7 @@ from reservoir_hw.emulators.board.line import emulated_board
 from reservoir_hw.emulators.lab import DIALECTS, virtual_lab
 from reservoir_hw.experiment.devices.info import look_at
 
-app = typer.Typer(cls=CommandGroup, pretty_exceptions_enable=False)
-app.callback()(lambda: None)
-app.add_typer(device.app, name="device")
-
-
-def call(*arguments: object) -> Any:
-    return CliRunner().invoke(app, ["device", *map(str, arguments)])
+call = alone("device", device.app)
 
 
 @pytest.fixture(params=["ipc", "unix"])
@@ -60,7 +52,6 @@ def esn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_a_simulation(esn: Path) -> None:
     done = call("info", esn, "--inputs", 2)
-    assert done.exit_code == 0, done.output
     for text in ("reservoir_hw esn", "a simulation", "fingerprint", "held", "settable", "99th percentile", "MB/s"):
         assert text in done.stdout
     assert "Its status" not in done.stdout
@@ -86,7 +77,6 @@ def test_a_served_device(esn: Path, address: str) -> None:
     esn.write_text(f"kind: zmq\naddress: {address}\n")
     with served(Toy(input_range=(0, 1)), address):
         done = call("info", esn)
-        assert done.exit_code == 0, done.output
         assert "Its status" in done.stdout
         assert address in done.stdout
         found = json.loads(call("info", esn, "--json").stdout)
@@ -145,29 +135,22 @@ def test_a_slow_device_is_asked_for_few_steps() -> None:
 
 def test_what_cannot_be_driven_says_why(esn: Path) -> None:
     esn.write_text("kind: esn\nnodes: 4\nnonidealities: {drive: {bits: 8, range: [-0.1, 0.1]}}\n")
-    done = call("info", esn, "--inputs", 1, "--input-range", -1, 1)
-    assert done.exit_code == 0, done.output
-    assert "it could not be driven: input at" in done.stdout
+    assert "it could not be driven: input at" in call("info", esn, "--inputs", 1, "--input-range", -1, 1).stdout
     assert call("info", esn, "--inputs", 1).stdout.count("MB/s") == 1
-    assert call("info", esn, "--inputs", 1, "--input-range", 1, -1).exit_code == 2
-    assert "--inputs N" in call("info", esn).stderr
+    call("info", esn, "--inputs", 1, "--input-range", 1, -1, code=2)
+    assert "--inputs N" in call("info", esn, code=2).stderr
 
 
 def test_a_faulty_or_absent_device(esn: Path, address: str) -> None:
     esn.write_text(f"kind: zmq\naddress: {address}\ntimeout_s: 0.3\n")
-    done = call("info", esn)
-    assert done.exit_code == 3
-    assert "Is the server running" in done.stderr
+    assert "Is the server running" in call("info", esn, code=3).stderr
     with served(Toy(fails_at=0), address):
-        done = call("info", esn)
-    assert done.exit_code == 3
-    assert "toy fault at step 0" in done.stderr
+        assert "toy fault at step 0" in call("info", esn, code=3).stderr
 
 
 def test_keys(tmp_path: Path) -> None:
     folder = tmp_path / "keys"
     done = call("keys", "bench", "--folder", folder)
-    assert done.exit_code == 0, done.output
     pair = read_pair(folder / "bench.key_secret")
     assert pair.public == read_public(folder / "bench.key")
     assert pair.secret.decode() not in done.output
@@ -175,15 +158,11 @@ def test_keys(tmp_path: Path) -> None:
         assert words in done.stdout
     assert stat.S_IMODE((folder / "bench.key_secret").stat().st_mode) == 0o600
     before = (folder / "bench.key_secret").read_bytes()
-    done = call("keys", "bench", "--folder", folder)
-    assert done.exit_code == 2
-    assert "exists already" in done.stderr
+    assert "exists already" in call("keys", "bench", "--folder", folder, code=2).stderr
     assert (folder / "bench.key_secret").read_bytes() == before
     for name in ("../x", "a/b", "..", ""):
-        assert call("keys", name, "--folder", folder).exit_code == 2
-    done = call("keys", "x", "--folder", "/proc/nowhere")
-    assert done.exit_code == 2
-    assert "cannot be written to" in done.stderr
+        call("keys", name, "--folder", folder, code=2)
+    assert "cannot be written to" in call("keys", "x", "--folder", "/proc/nowhere", code=2).stderr
 
 
 def test_who_answers_at_an_address_and_what_to_write_for_it(address: str) -> None:
@@ -198,7 +177,6 @@ def test_who_answers_at_an_address_and_what_to_write_for_it(address: str) -> Non
     ):
         asked = (lab.generator, other.digitizer, address, line)
         done = call("find", *asked)
-        assert done.exit_code == 0, done.output
         found = json.loads(call("find", *asked, "--json").stdout)
         (both,) = json.loads(call("find", board.generator, "--json").stdout)
     assert [one["way"] for one in found] == ["visa", "visa", "zeromq", "visa"]
@@ -223,22 +201,20 @@ def test_who_answers_at_an_address_and_what_to_write_for_it(address: str) -> Non
     assert (config.generator.address, config.knobs["NAME"].address) == (lab.generator, line)
     assert YAML(typ="safe", pure=True).load(found[2]["snippet"]) == {"kind": "zmq", "address": address}
 
-    done = call("find", lab.generator, "XX::1::INSTR", address, "--timeout", 0.1, "--json")
-    assert done.exit_code == 3
+    done = call("find", lab.generator, "XX::1::INSTR", address, "--timeout", 0.1, "--json", code=3)
     for one, said in zip(
         json.loads(done.stdout), ("nobody answers", "is no VISA address", "nobody listens"), strict=True
     ):
         assert said in one["problem"]
         assert one["snippet"] == ""
-    assert call("find", "lab").exit_code == 2
+    call("find", "lab", code=2)
 
 
 def test_a_board_at_a_serial_port(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # A board that is there, and a line whose other end says nothing.
     with emulated_board(7, 2, link=tmp_path / "board") as line, serial_line(b"") as silent:
         nobody = silent.removeprefix("ASRL").removesuffix("::INSTR")
-        done = call("find", line.port, nobody, "/dev/nowhere", "--timeout", 0.3)
-        assert done.exit_code == 3
+        done = call("find", line.port, nobody, "/dev/nowhere", "--timeout", 0.3, code=3)
         shown = f"{line.port} (serial): reservoir_hw virtual nodes emulated 1, 2 inputs, 7 nodes\n    kind: serial\n"
         assert shown in done.stdout
         found = json.loads(call("find", line.port, "--json").stdout)
@@ -247,7 +223,7 @@ def test_a_board_at_a_serial_port(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         with open_reservoir(snippet) as reservoir:
             assert reservoir.run(np.zeros((1, 3, 2))).shape == (1, 3, 7)
             # Who has it is not disturbed.
-            assert "in use by" in call("find", line.port).stdout
+            assert "in use by" in call("find", line.port, code=3).stdout
             assert reservoir.run(np.zeros((1, 3, 2))).shape == (1, 3, 7)
 
         # All that this computer has: without --serial nothing is sent to them.
@@ -258,7 +234,7 @@ def test_a_board_at_a_serial_port(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         asked = json.loads(call("find", "--serial", "--timeout", 0.3, "--json", "--library", "@nowhere").stdout)
         assert asked[0] == found[0]
         assert "nobody answers" in asked[1]["problem"]
-        assert call("find", "--serial", line.port).exit_code == 2
+        call("find", "--serial", line.port, code=2)
 
 
 SHELF = """
@@ -282,7 +258,6 @@ def test_what_shows_itself_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         # With nobody where somebody was it has done its work, too: no address was given.
         done = call("find", "--library", "@shelf", "--json")
         said = call("find", "--library", "@shelf").stderr
-    assert done.exit_code == 0, done.output
     found = json.loads(done.stdout)
     instruments = [one for one in found if one["way"] == "visa"]
     assert [one["address"] for one in instruments] == [lab.generator, lab.digitizer, nobody]
@@ -293,7 +268,7 @@ def test_what_shows_itself_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     named = {port.device: "" if port.description == "n/a" else port.description for port in list_ports.comports()}
     assert dict(ports) == named
     assert "USB is not searched" in said
-    assert call("find", "--library", "@nowhere").exit_code == 0
+    call("find", "--library", "@nowhere")
 
 
 @contextlib.contextmanager

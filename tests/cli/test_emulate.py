@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from command_line import call_here, started
+from command_line import called, started
 from serial_host import DETACH, STATUS, Host
 
 from reservoir_hw import open_reservoir
@@ -60,8 +60,7 @@ def test_a_bench_is_driven_by_the_reservoir_file_that_it_prints(tmp_path):
             generator.load({2: np.repeat(levels, 10)}, rate_hz)
             digitizer.configure([3], Trigger(source="external"), rate_hz, 5000)
             generator.arm()
-            checked = call_here("emulate", "check", log)
-            assert (checked.returncode, checked.stdout) == (1, "on: output 2\n")
+            assert called("emulate", "check", log, code=1).stdout == "on: output 2\n"
             digitizer.arm()
             generator.trigger()
             digitizer.wait(5.0)
@@ -70,7 +69,7 @@ def test_a_bench_is_driven_by_the_reservoir_file_that_it_prints(tmp_path):
         assert record.clipped == 0
         (low_v, high_v) = digitizer._config.inputs[3].range_v
         assert np.ptp(record.volts) > 0.5 * (high_v - low_v)
-        assert call_here("emulate", "check", log).returncode == 0
+        called("emulate", "check", log)
 
 
 @pytest.mark.slow
@@ -108,11 +107,11 @@ def test_a_board_is_found_by_the_reservoir_file_that_it_prints(tmp_path):
             host.attach()
             checked = subprocess.run(reservoir["hil"]["safe_check"], capture_output=True, text=True, check=False)
             assert (checked.returncode, checked.stdout) == (1, "on: output 1\n")
-            assert call_here("emulate", "check", first["log"]).returncode == 1
+            called("emulate", "check", first["log"], code=1)
             host.send(STATUS)
             assert host.read() is None
             host.counted(DETACH)
-            assert call_here("emulate", "check", first["log"]).returncode == 0
+            called("emulate", "check", first["log"])
     assert not (tmp_path / "board").is_symlink()
 
 
@@ -159,9 +158,7 @@ def test_wrong_options_are_told_in_a_sentence(tmp_path):
         (["check", "empty"], "empty says nothing about outputs"),
         (["check", "text"], "text:1: this is no event"),
     ):
-        done = call_here("emulate", *arguments, cwd=tmp_path)
-        assert done.returncode == 2, done.stdout
-        assert said in done.stderr
+        assert said in called("emulate", *arguments, cwd=tmp_path, code=2).stderr
 
 
 @pytest.mark.slow
@@ -175,7 +172,7 @@ def test_a_film_is_driven_by_the_reservoir_file_that_it_prints(clock: str, tmp_p
         with open_reservoir(tmp_path / "film.yaml") as reservoir:
             states = reservoir.run(np.random.default_rng(0).uniform(0, 0.5, (1, 10, 1)))
             assert np.std(np.asarray(states), axis=1).min() > 0.1
-            assert call_here("emulate", "check", tmp_path / "film.jsonl").returncode == 1
+            called("emulate", "check", tmp_path / "film.jsonl", code=1)
         assert subprocess.run(first["reservoir"]["hil"]["safe_check"], check=False).returncode == 0
 
 
@@ -188,8 +185,7 @@ def test_a_film_is_driven_by_the_reservoir_file_that_it_prints(clock: str, tmp_p
     ],
 )
 def test_what_a_film_cannot_be(options: list[str], said: str) -> None:
-    done = call_here("emulate", "bench", *options)
-    assert (done.returncode, said in done.stderr) == (2, True)
+    assert said in called("emulate", "bench", *options, code=2).stderr
 
 
 @pytest.mark.slow
@@ -202,5 +198,5 @@ def test_a_board_of_text_is_driven_by_the_reservoir_file_that_it_prints(tmp_path
             states = reservoir.run(np.random.default_rng(0).uniform(-1, 1, (1, 10, 2)))
             assert states.shape == (1, 10, 4)
         # `device find` takes it for a board of the serial protocol, and says whose it may be.
-        found = call_here("device", "find", str(tmp_path / "port"))
+        found = called("device", "find", str(tmp_path / "port"), code=3)
         assert "of `kind: commands`" in found.stdout + found.stderr

@@ -91,6 +91,12 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
+def narma(folder: Path) -> list[Any]:
+    """The series model, its device, and answers within the washout."""
+    return [folder / "narma.rhw", *AS_THEY_ARE, "--reservoir", folder / "narma.yaml"]
+
+
+@pytest.fixture
 def series(folder: Path, tmp_path: Path) -> tuple[np.ndarray, np.ndarray]:
     """Inputs (time, inputs), as in series.npy and series.csv, and the outputs that they should give."""
     u = generator(0, "series").uniform(0, 0.5, (60, 1)).astype(np.float32)
@@ -114,16 +120,15 @@ def rows(text: str) -> np.ndarray:
 
 
 @pytest.mark.parametrize("form", ["npy", "csv", "txt", "stdin"])
-def test_series(form: str, folder: Path, series: tuple[np.ndarray, np.ndarray], tmp_path: Path) -> None:
+def test_series(form: str, narma: list[Any], series: tuple[np.ndarray, np.ndarray], tmp_path: Path) -> None:
     u, expected = series
-    given = [folder / "narma.rhw", *AS_THEY_ARE, "--reservoir", folder / "narma.yaml"]
     # As Windows programs write it.
     marked = "\ufeff" + "\n".join(str(value) for value in u[:, 0])
     if form == "stdin":
-        said = call("infer", *given, text=marked).stdout
+        said = call("infer", *narma, text=marked).stdout
     else:
         (tmp_path / "series.txt").write_text(marked, encoding="utf-8")
-        said = call("infer", *given, "--input", tmp_path / f"series.{form}").stdout
+        said = call("infer", *narma, "--input", tmp_path / f"series.{form}").stdout
     assert np.abs(rows(said) - expected).max() <= bound(expected)
 
 
@@ -146,19 +151,11 @@ def test_sequences_that_are_driven_in_turn_are_one_piece(
 
 
 def test_a_series_in_pieces(
-    folder: Path, series: tuple[np.ndarray, np.ndarray], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    narma: list[Any], series: tuple[np.ndarray, np.ndarray], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     u, expected = series
     monkeypatch.setattr("reservoir_hw.experiment.deploy.infer.PIECE", 7)
-    given = [
-        "infer",
-        folder / "narma.rhw",
-        *AS_THEY_ARE,
-        "--reservoir",
-        folder / "narma.yaml",
-        "--output",
-        tmp_path / "out.npy",
-    ]
+    given = ["infer", *narma, "--output", tmp_path / "out.npy"]
     call(*given, "--input", tmp_path / "series.npy")
     assert np.abs(np.load(tmp_path / "out.npy") - expected).max() <= bound(expected)
     # Seen before anything is driven.
@@ -170,16 +167,8 @@ def test_a_series_in_pieces(
     assert not (tmp_path / "out.npy").exists()
 
 
-def test_a_header_is_told(folder: Path, series: tuple[np.ndarray, np.ndarray], tmp_path: Path) -> None:
-    given = [
-        folder / "narma.rhw",
-        *AS_THEY_ARE,
-        "--reservoir",
-        folder / "narma.yaml",
-        "--input",
-        tmp_path / "series.csv",
-    ]
-    said = call("infer", *given).stderr
+def test_a_header_is_told(narma: list[Any], series: tuple[np.ndarray, np.ndarray], tmp_path: Path) -> None:
+    said = call("infer", *narma, "--input", tmp_path / "series.csv").stderr
     assert said.endswith(
         "series.csv: the first line is taken as names, which RidgeReadout does not know: columns in order\n"
     )
@@ -231,14 +220,14 @@ def fourth_call_fails(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRe
 def test_what_was_answered_is_kept(
     source: str,
     form: str,
-    folder: Path,
+    narma: list[Any],
     series: tuple[np.ndarray, np.ndarray],
     tmp_path: Path,
     fourth_call_fails: tuple[int, str],
 ) -> None:
     u, expected = series
     output = tmp_path / f"out.{form}"
-    given = ["infer", folder / "narma.rhw", *AS_THEY_ARE, "--reservoir", folder / "narma.yaml"]
+    given = ["infer", *narma]
     given += ["--input", "-" if source == "stdin" else tmp_path / "series.npy"]
     given += [] if source == "file" else ["--latency"]
     given += [] if form == "stdout" else ["--output", output]
@@ -258,11 +247,10 @@ def test_what_was_answered_is_kept(
     assert np.abs(kept - expected[:3]).max() <= bound(expected)
 
 
-def test_a_bad_line_keeps_what_was_answered(folder: Path, tmp_path: Path) -> None:
-    given = [folder / "narma.rhw", *AS_THEY_ARE, "--reservoir", folder / "narma.yaml"]
+def test_a_bad_line_keeps_what_was_answered(narma: list[Any], tmp_path: Path) -> None:
     for name, lines in (("out.npy", 2), ("out.csv", 1)):
         assert "stdin:3: 'abc' is not a row" in refused(
-            *given, "--output", tmp_path / name, text="0.1\n0.2\nabc\n0.3\n", lines=lines
+            *narma, "--output", tmp_path / name, text="0.1\n0.2\nabc\n0.3\n", lines=lines
         )
     kept = np.load(tmp_path / "out.npy")
     assert kept.shape == (2, 1)
@@ -296,8 +284,8 @@ def test_a_device_out_of_all_bounds(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 
 @pytest.mark.parametrize("name", ["keep.csv", "keep.npy"])
-def test_a_bad_first_line_leaves_an_older_file(name: str, folder: Path, tmp_path: Path) -> None:
-    given = [folder / "narma.rhw", *AS_THEY_ARE, "--reservoir", folder / "narma.yaml", "--output", tmp_path / name]
+def test_a_bad_first_line_leaves_an_older_file(name: str, narma: list[Any], tmp_path: Path) -> None:
+    given = [*narma, "--output", tmp_path / name]
     (tmp_path / name).write_text("kept")
     assert "stdin:1: 'abc' is not a row" in refused(*given, text="abc\n")
     assert (tmp_path / name).read_text() == "kept"
@@ -307,10 +295,10 @@ def test_a_bad_first_line_leaves_an_older_file(name: str, folder: Path, tmp_path
 
 
 @pytest.mark.slow
-def test_series_to_files_and_figures(folder: Path, series: tuple[np.ndarray, np.ndarray], tmp_path: Path) -> None:
+def test_series_to_files_and_figures(narma: list[Any], series: tuple[np.ndarray, np.ndarray], tmp_path: Path) -> None:
     u, expected = series
     np.save(tmp_path / "two.npy", np.stack([u, u]))
-    given = [folder / "narma.rhw", *AS_THEY_ARE, "--reservoir", folder / "narma.yaml", "--input", tmp_path / "two.npy"]
+    given = [*narma, "--input", tmp_path / "two.npy"]
     done = call(
         "infer", *given, "--output", tmp_path / "out.npy", "--latency", "--figure", tmp_path / "budget.png",
         "--verify-probe",
@@ -347,8 +335,8 @@ def test_lines_are_answered_as_they_come_until_they_are_interrupted(
 
 
 @pytest.mark.parametrize(("closed", "which"), [pytest.param("<&-", "input", marks=pytest.mark.slow), (">&-", "output")])
-def test_closed_streams(closed: str, which: str, folder: Path) -> None:
-    told = " ".join(command("infer", folder / "narma.rhw", *AS_THEY_ARE, "--reservoir", folder / "narma.yaml"))
+def test_closed_streams(closed: str, which: str, narma: list[Any]) -> None:
+    told = " ".join(command("infer", *narma))
     done = subprocess.run(f"{told} {closed}", shell=True, stderr=subprocess.PIPE, text=True, check=False)
     assert done.returncode == 2
     assert done.stderr.startswith(f"error: standard {which} is closed")
@@ -356,9 +344,9 @@ def test_closed_streams(closed: str, which: str, folder: Path) -> None:
 
 
 @pytest.mark.slow
-def test_who_reads_a_pipe_with_a_name_has_left(folder: Path, tmp_path: Path) -> None:
+def test_who_reads_a_pipe_with_a_name_has_left(narma: list[Any], tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
-    told = command("infer", folder / "narma.rhw", *AS_THEY_ARE, "--reservoir", folder / "narma.yaml")
+    told = command("infer", *narma)
     told += ["--output", str(tmp_path / "pipe")]
     lines = "\n".join(["0.1"] * 5000)
     script = f"{' '.join(told)} <&0 & head -2 {tmp_path / 'pipe'}; wait $!"
@@ -368,10 +356,10 @@ def test_who_reads_a_pipe_with_a_name_has_left(folder: Path, tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("source", ["pipe", pytest.param("file", marks=pytest.mark.slow)])
-def test_who_reads_has_left(source: str, folder: Path, tmp_path: Path) -> None:
+def test_who_reads_has_left(source: str, narma: list[Any], tmp_path: Path) -> None:
     """Who has seen enough of a file may go. An actuator that is gone is no success."""
     (tmp_path / "lines.txt").write_text("0.1\n" * 5000)
-    told = " ".join(command("infer", folder / "narma.rhw", *AS_THEY_ARE, "--reservoir", folder / "narma.yaml"))
+    told = " ".join(command("infer", *narma))
     script = f"cat {tmp_path / 'lines.txt'} | {told}" if source == "pipe" else f"{told} < {tmp_path / 'lines.txt'}"
     script += " | head -2; exit ${PIPESTATUS[-2]}"
     done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=False)
@@ -451,11 +439,10 @@ def test_refusals(folder: Path, tmp_path: Path) -> None:
     assert "not among the 5 of the vocabulary" in refused(text, "--reservoir", folder / "laerc.yaml", "--prompt", "xyz")
 
 
-def test_an_empty_line_between_others_is_refused(folder: Path) -> None:
+def test_an_empty_line_between_others_is_refused(narma: list[Any]) -> None:
     """It would shift the answers behind it. One at the end is the end of many texts."""
-    given = [folder / "narma.rhw", *AS_THEY_ARE, "--reservoir", folder / "narma.yaml"]
-    assert rows(call("infer", *given, text="\n# u\n0.1\n# more\n0.2\n\n \n").stdout).shape == (2, 1)
-    assert "stdin:2: the line is empty" in refused(*given, text="0.1\n,\n \n0.2\n")
+    assert rows(call("infer", *narma, text="\n# u\n0.1\n# more\n0.2\n\n \n").stdout).shape == (2, 1)
+    assert "stdin:2: the line is empty" in refused(*narma, text="0.1\n,\n \n0.2\n")
 
 
 def test_a_damaged_bundle(folder: Path, tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import yaml
-from command_line import call_here
+from command_line import called
 
 RNG = np.random.default_rng(2)
 U = RNG.uniform(-1, 1, 300)
@@ -76,14 +76,12 @@ FORMS: dict[str, tuple[Any, list[str], dict[str, Any]]] = {
 def test_it_writes_a_file_that_runs(form: str, tmp_path: Path) -> None:
     make, options, expected = FORMS[form]
     make(tmp_path)
-    done = call_here("init", "own.yaml", *options, cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
+    called("init", "own.yaml", *options, cwd=tmp_path)
     task = yaml.safe_load((tmp_path / "own.yaml").read_text())["task"]
     if form == "labelled trials":
         expected = {"inputs": {"columns": ["u", "y"]}, **expected}
     assert {key: task[key] for key in task if key not in ("kind", "files", "test")} == expected
-    done = call_here("run", "own.yaml", "--set", "reservoir.nodes=20", "--json", cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
+    called("run", "own.yaml", "--set", "reservoir.nodes=20", "--json", cwd=tmp_path)
 
 
 @pytest.mark.slow
@@ -101,8 +99,7 @@ def test_what_is_not_clear_is_asked_for(tmp_path: Path) -> None:
         ("--data", "words.csv"): "has no column of numbers",
     }
     for options, said in refused.items():
-        done = call_here("init", "own.yaml", *options, cwd=tmp_path)
-        assert done.returncode == 2, options
+        done = called("init", "own.yaml", *options, cwd=tmp_path, code=2)
         assert said in done.stderr, options
         assert len(done.stderr.splitlines()) == 1, done.stderr
         assert not (tmp_path / "own.yaml").exists()
@@ -124,6 +121,6 @@ def test_in_a_terminal_it_asks(answers: str, kind: str, tmp_path: Path) -> None:
     assert task.get("targets", {"columns": ["u"]}) == {"columns": ["u"]}
     # Programs are asked nothing.
     subprocess.run([*command, "b.yaml", "--json"], cwd=tmp_path, stdin=theirs, capture_output=True, check=True)
-    assert call_here("init", "c.yaml", cwd=tmp_path).stdout.startswith("Wrote c.yaml")
+    assert called("init", "c.yaml", cwd=tmp_path).stdout.startswith("Wrote c.yaml")
     for end in (ours, theirs):
         os.close(end)

@@ -10,13 +10,11 @@ from typing import Any
 import numpy as np
 import pytest
 import safetensors.numpy
-import typer
+from command_line import alone
 from toys import Toy
-from typer.testing import CliRunner
 
 from reservoir_hw import open_reservoir
 from reservoir_hw.cli.measure import measure as command
-from reservoir_hw.cli.options import CommandGroup
 from reservoir_hw.core.errors import ConfigurationError, DeviceFault
 from reservoir_hw.core.spec import Identity, ReservoirSpec
 from reservoir_hw.core.store import StateStore
@@ -31,13 +29,7 @@ nonidealities: {readout: {noise: 0.001}}
 """
 FEW = ["--steps", "2000", "--washout", "50", "--repeats", "4"]
 
-app = typer.Typer(cls=CommandGroup, pretty_exceptions_enable=False)
-app.callback()(lambda: None)
-app.command("measure")(command)
-
-
-def call(*arguments: object) -> Any:
-    return CliRunner().invoke(app, ["measure", *map(str, arguments)])
+call = alone("measure", command)
 
 
 @pytest.fixture
@@ -72,7 +64,6 @@ def trace(path: Path, inputs: np.ndarray, states: np.ndarray, written: int | Non
 def test_a_reservoir_file(pictures: None, file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "300")
     done = call(file, *FEW)
-    assert done.exit_code == 0, done.output
     for title in MEASURES.values():
         assert title in done.stdout
     assert "95% interval" in done.stdout
@@ -114,9 +105,7 @@ def test_a_trace_says_what_it_cannot_tell(pictures: None, file: Path) -> None:
     rng = np.random.default_rng(0)
     u = rng.uniform(-1, 1, (1, 1000, 1))
     x = np.concatenate([u, np.roll(u, 1, axis=1)], axis=2)
-    done = call(trace(file.parent / "film", u, x, written=900), "--max-delay", "10")
-    assert done.exit_code == 0, done.output
-    assert "has no repeated drives" in done.stdout
+    assert "has no repeated drives" in call(trace(file.parent / "film", u, x, written=900), "--max-delay", "10").stdout
     found = json.loads(next(Path("runs").glob("*/metrics.json")).read_text())
     assert found["measures"]["memory_capacity"]["value"] == pytest.approx(2, rel=1e-3)
     assert set(found["not_measured"]) == {
@@ -186,9 +175,7 @@ def test_a_fault_keeps_what_was_finished(tmp_path: Path) -> None:
 )
 def test_mistakes_exit_2_with_one_message(file: Path, arguments: list[str], message: str) -> None:
     (file.parent / "runs").mkdir()
-    done = call(*arguments)
-    assert done.exit_code == 2, done.output
-    assert message in done.stderr
+    assert message in call(*arguments, code=2).stderr
     assert not list((file.parent / "runs").iterdir())
 
 
@@ -200,36 +187,32 @@ def test_a_replay_is_no_device(file: Path, channels: int) -> None:
     task = "task: {kind: narma}\nreservoir: {kind: replay, trace: film}\nreadout: {kind: ridge}\n"
     (file.parent / "experiment.yaml").write_text(task)
     for arguments in (["replay.yaml"], ["experiment.yaml"], ["experiment.yaml", "--reservoir", "replay.yaml"]):
-        done = call(*arguments)
-        assert done.exit_code == 2, done.output
+        done = call(*arguments, code=2)
         assert "Measure the trace itself: reservoir-hw measure film" in done.stderr
         assert done.stderr.count("error") == 1
         assert not done.stdout
     assert not Path("runs").exists()
-    assert call("film").exit_code == 0
+    call("film")
 
 
 def test_nothing_measured_is_an_error(file: Path) -> None:
     u = np.random.default_rng(0).uniform(-1, 1, (1, 1000, 1))
     trace(file.parent / "film", u, u)
-    done = call("film", "--only", "consistency", "--only", "signal_to_noise", "--json")
-    assert done.exit_code == 2
+    done = call("film", "--only", "consistency", "--only", "signal_to_noise", "--json", code=2)
     assert done.stderr.count("no repeated drives") == 1
     assert not done.stdout
-    done = call("film", "--only", "consistency", "--only", "generalisation_rank")
-    assert done.exit_code == 2
+    done = call("film", "--only", "consistency", "--only", "generalisation_rank", code=2)
     for said in ("nothing could be measured of film", "consistency: ", "generalisation rank: "):
         assert said in done.stderr
     assert {json.loads(path.read_text())["status"] for path in Path("runs").glob("*/metrics.json")} == {"failed"}
-    assert call("film", "--only", "consistency", "--only", "drift").exit_code == 0
+    call("film", "--only", "consistency", "--only", "drift")
 
 
 def test_lost_inputs_are_no_shorter_recording(tmp_path: Path) -> None:
     u = np.random.default_rng(0).uniform(-1, 1, (1, 300, 1))
     path = trace(tmp_path / "t", u, np.repeat(u, 2, axis=2))
     (path / "000/inputs/c/0/1/0").unlink()
-    done = call(path)
-    assert done.exit_code == 2
+    done = call(path, code=2)
     assert "inputs of 000, steps 100 to 199 of sequence 0: they were written" in " ".join(done.output.split())
 
 

@@ -19,12 +19,12 @@ import pytest
 from command_line import called as call
 from command_line import started
 from harvests import committed
-from served import free_address, ipc_address
 
 from reservoir_hw import open_reservoir
 from reservoir_hw.core.store import StateStore
 from reservoir_hw.drivers.zeromq import make_keys
 
+SCHEME = "tcp"
 ELMAN = """\
 task: {kind: elman_grammar, sentences: 300}
 reservoir: {kind: esn, nodes: 30, input_scaling: 0.5}
@@ -98,16 +98,6 @@ def states_of(path: Path) -> dict[str, np.ndarray]:
         for name, dataset in store.datasets.items()
         for part, array in (("inputs", dataset.inputs), ("states", dataset.states))
     }
-
-
-@pytest.fixture
-def address(request: pytest.FixtureRequest) -> Iterator[str]:
-    scheme = getattr(request, "param", "tcp")
-    if scheme == "tcp":
-        yield free_address()
-        return
-    with ipc_address(scheme) as address:
-        yield address
 
 
 @pytest.fixture(scope="module")

@@ -15,8 +15,8 @@ from pathlib import Path
 
 import pytest
 import zmq
-from command_line import call_here
-from served import free_address, ipc_address
+from command_line import called
+from served import free_address
 from serving.page_device import PageDevice, Replies
 
 from reservoir_hw.testing.protocol import check as checker
@@ -24,12 +24,6 @@ from reservoir_hw.testing.protocol.check import rules_for
 from reservoir_hw.testing.protocol.codec import crc32c
 
 FEW = [rule for rule in rules_for("ipc://device") if rule.group in ("handshake", "strictness")]
-
-
-@pytest.fixture
-def address() -> Iterator[str]:
-    with ipc_address() as address:
-        yield address
 
 
 @pytest.fixture(autouse=True)
@@ -42,8 +36,7 @@ def few_rules(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_device_that_keeps_the_page(address: str, tmp_path: Path) -> None:
     with PageDevice(address):
-        done = call_here("serve", "--check", address, "--junit", tmp_path / "junit.xml")
-    assert done.returncode == 0, done.stderr
+        done = called("serve", "--check", address, "--junit", tmp_path / "junit.xml")
     assert f"Looking at {address}: {len(FEW)} rules; the leases of 3 s take" in done.stderr
     assert "welcome has all fields" in done.stdout
     assert f"{len(FEW)} rules, " in done.stdout.splitlines()[-1]
@@ -54,9 +47,8 @@ def test_a_device_that_keeps_the_page(address: str, tmp_path: Path) -> None:
 def test_a_device_that_breaks_it(address: str) -> None:
     with PageDevice(address) as device:
         device.answer = lambda answer: [{**answer, "version": 7} if answer["op"] == "welcome" else answer]
-        done = call_here("serve", "--check", address)
-        machines = call_here("serve", "--check", address, "--json")
-    assert done.returncode == machines.returncode == 1
+        done = called("serve", "--check", address, code=1)
+        machines = called("serve", "--check", address, "--json", code=1)
     assert "broken: handshake: the highest version of both is chosen" in done.stdout
     assert "The device chooses the highest version that both know." in done.stdout
     assert "52485743" in done.stdout
@@ -75,8 +67,7 @@ def test_a_device_that_breaks_it(address: str) -> None:
     ],
 )
 def test_arguments_that_do_not_fit(arguments: tuple[object, ...], message: str, tmp_path: Path) -> None:
-    done = call_here("serve", *arguments, cwd=tmp_path)
-    assert done.returncode == 2
+    done = called("serve", *arguments, cwd=tmp_path, code=2)
     assert message in done.stderr
     assert done.stderr.count("\n") == 1
 
@@ -89,9 +80,8 @@ def test_an_interrupted_check_shows_what_was_found(
 
     monkeypatch.setattr(checker, "RULES", (FEW[0], replace(FEW[1], look=stop), *FEW[2:]))
     with PageDevice(address) as device:
-        done = call_here("serve", "--check", address, "--junit", tmp_path / "junit.xml")
+        done = called("serve", "--check", address, "--junit", tmp_path / "junit.xml", code=130)
         assert device.freed.wait(1)
-    assert done.returncode == 130
     assert f"1 held, 0 broken, {len(FEW) - 1} not offered" in done.stdout.splitlines()[-1]
     skipped = ET.parse(tmp_path / "junit.xml").getroot().findall("testcase/skipped")
     assert [why.get("message") for why in skipped] == ["not looked at: the check was interrupted"] * (len(FEW) - 1)
@@ -167,7 +157,6 @@ def nobody(address: str) -> Iterator[None]:
 def test_what_is_no_device(who: Callable[[str], contextlib.AbstractContextManager[object]], message: str) -> None:
     address = free_address()
     with who(address):
-        done = call_here("serve", "--check", address)
-    assert done.returncode == 3
+        done = called("serve", "--check", address, code=3)
     assert message in done.stderr
     assert len(done.stderr.splitlines()) == 1

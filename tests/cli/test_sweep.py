@@ -13,7 +13,7 @@ from pathlib import Path
 
 import optuna
 import pytest
-from command_line import call_here, started
+from command_line import called, started
 from optuna.trial import TrialState
 from sqlalchemy.exc import SQLAlchemyError
 
@@ -115,8 +115,7 @@ def at_work() -> set[str]:
 
 def test_a_sweep_from_its_file_to_the_best_run(pictures: None, lab: Path) -> None:
     (lab / "go").touch()
-    done = call_here("check", "film.yaml")
-    assert done.returncode == 0, done.stderr
+    done = called("check", "film.yaml")
     assert "with a sweep of 6 trials (tpe) over alpha, input_connection, minimizing nrmse; each trial is" in done.stdout
     done = call("sweep", "film.yaml")
     assert done.returncode == 0, done.stderr
@@ -125,11 +124,10 @@ def test_a_sweep_from_its_file_to_the_best_run(pictures: None, lab: Path) -> Non
     assert "Results are in runs/sweeps/film" in done.stdout
     best = re.findall(r"Now: reservoir-hw run (.*)", done.stdout)[0]
     # Everything is there already.
-    done = call_here("sweep", "film.yaml", "--json")
-    assert done.returncode == 0, done.stderr
+    done = called("sweep", "film.yaml", "--json")
     again = json.loads(done.stdout)
     assert again["counts"]["complete"] == 6
-    run = json.loads(call_here("run", best, "--json").stdout)
+    run = json.loads(called("run", best, "--json").stdout)
     assert run["rows"][0]["metrics"]["nrmse"] == again["best"]["objective"]
     assert Path("runs/sweeps/film/report.html").read_text().count("data:image/png;base64,") == 2
 
@@ -137,7 +135,7 @@ def test_a_sweep_from_its_file_to_the_best_run(pictures: None, lab: Path) -> Non
 @pytest.mark.slow
 def test_a_second_process_goes_on(lab: Path) -> None:
     (lab / "go").touch()
-    first = call_here("sweep", "film.yaml", "--trials", 2, "--json")
+    first = called("sweep", "film.yaml", "--trials", 2, "--json")
     second = call("sweep", "film.yaml", "--trials", 5, "--json")
     assert second.returncode == 0, second.stderr
     known, more = json.loads(first.stdout)["trials"], json.loads(second.stdout)["trials"]
@@ -247,7 +245,7 @@ def test_a_process_that_dies_beside_another(lab: Path) -> None:
 @pytest.mark.slow
 def test_ctrl_c_says_how_to_go_on(lab: Path) -> None:
     (lab / "go").touch()
-    assert call_here("sweep", "film.yaml", "--trials", 2).returncode == 0
+    called("sweep", "film.yaml", "--trials", 2)
     (lab / "go").unlink()
     process = begin("sweep", "film.yaml")
     wait_for(lambda: len(at_work()) == 1, process)
@@ -265,9 +263,7 @@ def test_a_device_of_another_process_exits_3(lab: Path) -> None:
     device = ["--set", "reservoir.simulated=false", "--set", "reservoir.resource=film-7"]
     first = begin("sweep", "film.yaml", *device)
     wait_for(Path("driven").exists, first)
-    done = call_here("sweep", "film.yaml", *device)
-    assert done.returncode == 3, done.stderr
-    assert f"'film-7' is in use by process {first.pid}" in done.stderr
+    assert f"'film-7' is in use by process {first.pid}" in called("sweep", "film.yaml", *device, code=3).stderr
     (lab / "go").touch()
     first.communicate(timeout=60)
     assert first.returncode == 0
@@ -283,15 +279,13 @@ def test_a_device_of_another_process_exits_3(lab: Path) -> None:
     ],
 )
 def test_mistakes_exit_2(lab: Path, arguments: list[str], message: str) -> None:
-    done = call_here("sweep", "film.yaml", *arguments)
-    assert done.returncode == 2, done.stderr
+    done = called("sweep", "film.yaml", *arguments, code=2)
     assert message in done.stderr
-    assert "Traceback" not in done.stderr
     assert not done.stdout
 
 
 def test_the_schema_knows_the_section(lab: Path) -> None:
-    done = call_here("schema")
+    done = called("schema")
     schema = json.loads(done.stdout)
     models = schema["$defs"]
     section = models["SweepConfig"]["properties"]

@@ -8,12 +8,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-import typer
 import zarr
-from typer.testing import CliRunner
+from command_line import alone
 
 from reservoir_hw.cli import trace
-from reservoir_hw.cli.options import CommandGroup
 from reservoir_hw.core.seeds import generator
 
 MAPPING = """\
@@ -22,19 +20,11 @@ inputs: {array: u}
 states: {array: x}
 """
 
-app = typer.Typer(cls=CommandGroup)
-app.add_typer(trace.app, name="trace")
-
-
-@app.callback()
-def _parent() -> None:
-    """Stands for the program itself."""
+_call = alone("trace", trace.app)
 
 
 def call(*arguments: object, code: int = 0) -> str:
-    done = CliRunner().invoke(app, ["trace", *map(str, arguments)])
-    assert done.exit_code == code, done.output
-    return done.output
+    return _call(*arguments, code=code).output
 
 
 @pytest.fixture

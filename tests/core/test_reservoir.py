@@ -68,21 +68,6 @@ def test_device_is_closed_when_open_fails() -> None:
 # ---- run, step, stream -----------------------------------------------------------------------------
 
 
-def test_run_equals_chunks_equals_steps() -> None:
-    u = inputs(3)
-    with Toy(noise=0.1) as toy:
-        toy.reset(3)
-        whole = toy.run(u)
-        toy.reset(3)
-        chunks = np.concatenate([toy.run(u[:, :7]), toy.run(u[:, 7:8]), toy.run(u[:, 8:])], axis=1)
-        toy.reset(3)
-        steps = np.stack([toy.step(u[:, t]) for t in range(20)], axis=1)
-        toy.reset(3)
-        streamed = np.concatenate(list(toy.stream(iter([u[:, :5], u[:, 5:]]))), axis=1)
-    for other in (chunks, steps, streamed):
-        np.testing.assert_array_equal(other, whole)
-
-
 def test_out_is_filled_and_returned() -> None:
     u = inputs()
     with Toy() as toy:
@@ -649,18 +634,6 @@ def test_half_an_upload_must_be_done_again() -> None:
         toy.fails = False
         toy.upload({"gain": np.array(9.0)})
         toy.run(inputs())
-
-
-def test_reading_ahead_does_not_see_the_next_buffer() -> None:
-    def refilled() -> Any:
-        buffer = np.zeros((1, 1, 2))
-        for value in (0.0, 1.0, 2.0):
-            buffer[:] = value
-            yield buffer
-
-    with Streaming() as toy:
-        states = np.concatenate(list(toy.stream(refilled())), axis=1)
-    np.testing.assert_array_equal(states[0, :, 0], [0.0, 1.0, 2.5])
 
 
 def test_a_reservoir_is_not_pickled() -> None:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from served import ipc_address, served, until
+from served import served, until
 from toys import Toy
 
 from reservoir_hw.core.errors import DeviceDisconnected, DeviceTimeout
@@ -24,6 +24,7 @@ from reservoir_hw.drivers.zeromq import status_of
 from .nursery import LEASE_S
 from .test_lost_connections import process
 
+SCHEME = "unix"
 FEW_AND_MANY = [pytest.param(5, id="few"), pytest.param(40, id="many", marks=pytest.mark.slow)]
 
 
@@ -39,12 +40,6 @@ def nursery() -> Iterator[Callable[[str, str], int]]:
             return int(mother.stdout.readline())
 
         yield born
-
-
-@pytest.fixture
-def address() -> Iterator[str]:
-    with ipc_address("unix") as address:
-        yield address
 
 
 def segments() -> int:

@@ -28,7 +28,7 @@ from reservoir_hw.core.errors import (
 )
 from reservoir_hw.drivers.ports import resource_of_port
 from reservoir_hw.drivers.serial import Connection, board_at
-from reservoir_hw.drivers.serial.frames import ANSWER, NAK, Operation
+from reservoir_hw.drivers.serial.frames import NAK, Operation
 from reservoir_hw.emulators.board.board import VirtualNodes
 
 INPUTS = b"\x00\x10\x00\xf0\x34\x12"
@@ -100,16 +100,13 @@ def nothing(line: bytes) -> bytes:
     return b""
 
 
-def another(kind: int, content: bytes) -> Callable[[ScriptedBoard], bytes]:
-    return lambda board: line_of(kind, board.session, board.seen[-1].number, content)
-
-
 @pytest.mark.parametrize(
     ("change", "error", "said"),
     [
         (nothing, DeviceTimeout, "no answer to RUN came in time, but the board is there"),
         (half, DeviceTimeout, "no answer to RUN came in time"),
         (flipped, ProtocolError, "a frame was damaged on its way"),
+        (lambda _: line_of(NAK, 0, 0, nak(5, lost=0)), ProtocolError, "a request was damaged on its way$"),
         (lambda line: b"hello\0" + line, ProtocolError, "a frame was damaged on its way"),
         (lambda line: b"\x02\x01\0" + line, ProtocolError, "a frame of 1 bytes is too short"),
         (lambda _: b"x" * 400, ProtocolError, "a frame of more than 260 bytes"),
@@ -123,7 +120,7 @@ def test_damaged_answers(
     said: str,
 ) -> None:
     board.change(Operation.RUN, change)
-    with pytest.raises(error, match=re.escape(f"{board.port}: {said}")):
+    with pytest.raises(error, match=f"{re.escape(board.port)}: {said}"):
         session.drive(INPUTS, 3)
     with pytest.raises(DeviceDisconnected, match=r"; reset\(\) begins a new session$"):
         session.drive(INPUTS, 3)
@@ -141,6 +138,7 @@ def test_damaged_answers(
         (0x86, b"\0\0\0\0\x03\0" + golden() + b"\0", "another step, or another length"),
         (0x85, b"\0\0\0\0\x03\0" + golden(), "operation 0x85 .* instead of the answer to request 1 .* was lost"),
         (0x06, b"\0\0\0\0\x03\0" + INPUTS, "operation 0x6 .* instead of the answer"),
+        (NAK, b"\x0d\x01", "its NAK has 2 bytes, fewer than it says"),
     ],
 )
 def test_other_answers(board: ScriptedBoard, session: Connection, kind: int, content: bytes, said: str) -> None:
@@ -190,13 +188,6 @@ def test_a_late_answer_is_no_answer(board: ScriptedBoard, session: Connection) -
     assert session.incidents.dropped >= 1
 
 
-def test_a_request_that_was_damaged_on_its_way(board: ScriptedBoard, session: Connection) -> None:
-    board.change(Operation.RUN, lambda _: line_of(NAK, 0, 0, nak(5, lost=0)))
-    with pytest.raises(ProtocolError, match=r"a request was damaged on its way$"):
-        session.drive(INPUTS, 3)
-    check(session)
-
-
 # ---- what a board refuses -----------------------------------------------------------------------
 
 
@@ -242,13 +233,6 @@ def test_refusals_without_a_text(board: ScriptedBoard, session: Connection) -> N
     board.answer_with(Operation.ATTACH, NAK, nak(13))
     with pytest.raises(DeviceFault, match="the board gives no reason"):
         session.reset()
-    check(session)
-
-
-def test_a_refusal_that_makes_no_sense(board: ScriptedBoard, session: Connection) -> None:
-    board.answer_with(Operation.RUN, NAK, b"\x0d\x01")
-    with pytest.raises(ProtocolError, match="its NAK has 2 bytes, fewer than it says"):
-        session.drive(INPUTS, 3)
     check(session)
 
 
@@ -359,7 +343,6 @@ def test_a_board_that_begins_anew_when_its_port_is_opened(board: ScriptedBoard) 
             "at 9600 baud: .* bytes came, and none was a frame: the board has anot",
         ),
         (lambda _: line_of(0x81, 7, 7), ProtocolError, "frames came, but no answer to INFO"),
-        (lambda _: b"", DeviceDisconnected, "nobody answers"),
     ],
 )
 def test_nobody_answers_as_the_page_says(
@@ -488,7 +471,3 @@ def relay(server: socket.socket, port: str) -> None:
                     break
                 os.write(file, data)
     os.close(file)
-
-
-def test_answer_bit() -> None:
-    assert Operation.RUN | ANSWER == 0x86

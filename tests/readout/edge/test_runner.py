@@ -50,23 +50,27 @@ def device() -> Iterator[Reservoir]:
         yield reservoir
 
 
-@pytest.fixture
-def series(device: Reservoir, tmp_path: Path) -> Path:
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("edge")
+
+
+@pytest.fixture(scope="module")
+def series(folder: Path) -> Path:
     u = drive(300)
-    readout = RidgeReadout(1e-6).fit(device.run(u), u[..., :1])
-    export_model(readout, tmp_path / "series.rhw", reservoirs=device)
-    return tmp_path / "series.rhw"
+    with open_reservoir(DEVICE) as device:
+        export_model(RidgeReadout(1e-6).fit(device.run(u), u[..., :1]), folder / "series.rhw", reservoirs=device)
+    return folder / "series.rhw"
 
 
-@pytest.fixture
-def words(tmp_path: Path) -> Path:
+@pytest.fixture(scope="module")
+def words(folder: Path) -> Path:
     tokenizer = CharTokenizer.from_text("the cat sat on the mat, é")
     with open_reservoir({**DEVICE, "inputs": 4}) as reservoir:
-        layer = ReservoirLayer(reservoir)
         count = tokenizer.vocabulary
-        model = ReservoirLM(random_embedding(count, 4, seed=0), layer, LinearReadout(30, count))
-        export_model(model, tmp_path / "words.rhw", tokenizer=tokenizer)
-    return tmp_path / "words.rhw"
+        model = ReservoirLM(random_embedding(count, 4, seed=0), ReservoirLayer(reservoir), LinearReadout(30, count))
+        export_model(model, folder / "words.rhw", tokenizer=tokenizer)
+    return folder / "words.rhw"
 
 
 def drive(steps: int, seed: int = 0) -> np.ndarray:

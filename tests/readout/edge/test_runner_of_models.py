@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -36,12 +35,6 @@ from reservoir_hw.readout.models.gated import TrainedCandidate
 INPUTS, NODES, CLASSES = 3, 12, 4
 
 BOUND = 1e-5
-
-
-@pytest.fixture
-def stack() -> Iterator[ExitStack]:
-    with ExitStack() as stack:
-        yield stack
 
 
 def model(stack: ExitStack, kind: str) -> tuple[SequenceClassifier, list[Reservoir]]:

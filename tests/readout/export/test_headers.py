@@ -78,13 +78,17 @@ int main(void)
 """
 
 
+def compiles(folder: Path, *command: object) -> None:
+    """Without a warning."""
+    done = subprocess.run([*map(str, command)], cwd=folder, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
 def compiled(folder: Path, header: str, source: str, flags: list[str]) -> Path:
     assert CC is not None
     (folder / "readout.h").write_text(header, encoding="ascii")
     (folder / "main.c").write_text(source, encoding="ascii")
-    command = [CC, "-std=c99", *STRICT, *flags, "main.c", "-o", "main"]
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stderr) == (0, "")
+    compiles(folder, CC, "-std=c99", *STRICT, *flags, "main.c", "-o", "main")
     return folder / "main"
 
 
@@ -206,9 +210,8 @@ def test_no_warning_where_everything_is_inlined(compiler: str, tmp_path: Path) -
         header = c_header(ridge(nodes + inputs, 2, inputs=inputs), precision=precision, **limits)
         (tmp_path / "readout.h").write_text(header, encoding="ascii")
         call = "readout_predict(s, u, y)" if inputs else "readout_predict(s, y)"
-        command = [compiler, "-std=c99", "-Wall", "-Wextra", "-Werror", optimised, f"-DCALL={call}", "-c", "main.c"]
-        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
-        assert (done.returncode, done.stderr) == (0, "")
+        warnings = ("-Wall", "-Wextra", "-Werror")
+        compiles(tmp_path, compiler, "-std=c99", *warnings, optimised, f"-DCALL={call}", "-c", "main.c")
 
 
 @pytest.mark.slow
@@ -353,10 +356,7 @@ def test_compilers_and_sanitizers_find_nothing(kind: str, precision: str, tmp_pa
     }
     for name, (source, command) in commands.items():
         (tmp_path / name).write_text(source)
-        done = subprocess.run(
-            [*command, *STRICT, "-c", name], cwd=tmp_path, capture_output=True, text=True, check=False
-        )
-        assert (done.returncode, done.stderr) == (0, "")
+        compiles(tmp_path, *command, *STRICT, "-c", name)
         if name == "f.c" and shutil.which("size"):
             text = subprocess.run(["size", "f.o"], cwd=tmp_path, check=True, capture_output=True, text=True).stdout
             assert text.splitlines()[1].split()[1:3] == ["0", "0"]
@@ -611,9 +611,7 @@ def test_the_users_numbers(classes: bool, kind: str, precision: Any, tmp_path: P
     source = source.replace("ANSWER", "readout_class(outputs)" if classes else '""')
     program = compiled(tmp_path, header, source, SANITIZED)
     (tmp_path / "main.cc").write_text('#include "readout.h"\nint main() { return 0; }\n')
-    command = [str(CXX), "-std=c++11", "-Wall", "-Wextra", "-Werror", "-c", "main.cc"]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stderr) == (0, "")
+    compiles(tmp_path, CXX, "-std=c++11", "-Wall", "-Wextra", "-Werror", "-c", "main.cc")
     data = b"".join(a[:nodes].tobytes() + b.tobytes() for a, b in zip(features, user, strict=True))
     done = subprocess.run([program], input=data, capture_output=True, check=True)
     rows = [line.split(",", 4 + count) for line in done.stdout.decode().splitlines()]

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-from collections.abc import Iterator
 from contextlib import ExitStack
 from typing import Any, cast
 
@@ -24,18 +23,9 @@ from reservoir_hw.readout.models.gated import (
     TrainedCandidate,
 )
 
+pytestmark = pytest.mark.usefixtures("seeded")
+
 BATCH, STEPS, INPUTS, NODES = 3, 7, 4, 5
-
-
-@pytest.fixture
-def stack() -> Iterator[ExitStack]:
-    with ExitStack() as opened:
-        yield opened
-
-
-@pytest.fixture(autouse=True)
-def seeded() -> None:
-    torch.manual_seed(1)
 
 
 def network(stack: ExitStack, inputs: int = INPUTS, nodes: int = NODES, **options: Any) -> Esn:

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from recorded_store import FILM, recorded
 
 from reservoir_hw import open_reservoir
 from reservoir_hw.core.errors import ConfigurationError, InputRangeError, NotSupported
@@ -15,44 +16,14 @@ from reservoir_hw.core.registry import find
 from reservoir_hw.core.reservoir import Reservoir
 from reservoir_hw.core.reservoir_config import build_reservoir
 from reservoir_hw.core.seeds import generator
-from reservoir_hw.core.spec import Identity, ReservoirSpec
-from reservoir_hw.core.store import Region, StateStore
+from reservoir_hw.core.store import StateStore
 
 NODES = 3
-DEVICE = Identity(vendor="lab", model="film", serial="7", simulated=False)
 
 
-def made(
-    path: Path,
-    batches: Sequence[tuple[np.ndarray, np.ndarray]],
-    *,
-    chunk: int = 8,
-    written: int | None = None,
-    **spec: Any,
-) -> Path:
-    """A store with one data set for each (inputs, states); of the last one only `written` chunks."""
-    inputs = batches[0][0].shape[2]
-    declared = {"inputs": inputs, "nodes": NODES, "identity": DEVICE, "continuity": "free_running", **spec}
-    facts = {
-        "made_by": "record",
-        "spec": ReservoirSpec(**declared).model_dump(mode="json"),
-        "provenance": {"sample": "A"},
-    }
-    store = StateStore.create(path, facts)
-    places = 0
-    for number, (u, x) in enumerate(batches):
-        dataset = store.add(
-            f"{number:03d}", sequences=len(u), inputs=inputs, nodes=NODES, chunk_steps=chunk, steps=u.shape[1],
-            group=declared.get("max_batch"), dtype=declared.get("dtype", "float32"),
-        )  # fmt: skip
-        for count, place in enumerate(list(dataset.regions())):
-            if number < len(batches) - 1 or written is None or count < written:
-                at = (place.rows, slice(place.start, place.stop))
-                dataset.write(Region(place.rows, place.start, place.stop), u[at], x[at], timing=(0.0, 1.0))
-                places += 1
-    store.commit(places)
-    store.close_segment([], complete=written is None)
-    return path
+def made(path: Path, batches: Sequence[tuple[np.ndarray, np.ndarray]], **spec: Any) -> Path:
+    """A store of a device that goes on if it is not fed."""
+    return Path(recorded(path, batches, chunk=8, group=spec.get("max_batch"), continuity="free_running", **spec).path)
 
 
 def drive(seed: int, sequences: int = 1, steps: int = 20, inputs: int = 1) -> tuple[np.ndarray, np.ndarray]:
@@ -70,7 +41,7 @@ def test_it_is_the_recorded_device_without_what_a_recording_cannot_do(tmp_path: 
     with replay(path) as reservoir:
         spec = reservoir.spec
         assert spec.identity.model == "film (replayed)"
-        assert spec.identity.fingerprint == DEVICE.fingerprint
+        assert spec.identity.fingerprint == FILM.fingerprint
         assert not spec.identity.simulated
         assert (spec.continuity, spec.snapshot, spec.deterministic, spec.max_batch) == ("held", True, True, None)
         assert (spec.step_period_s, spec.input_unit) == (0.2, "V")
@@ -79,7 +50,7 @@ def test_it_is_the_recorded_device_without_what_a_recording_cannot_do(tmp_path: 
         assert reservoir.provenance()["replayed"] == {
             "trace": str(path),
             "made_by": "record",
-            "provenance": {"sample": "A"},
+            "provenance": {"operator": "ada"},
         }
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import zmq
-from served import ipc_address, served
+from served import served
 from toys import SnapshotToy, Toy
 
 from reservoir_hw.backends.zeromq import ZmqConfig, ZmqReservoir
@@ -95,12 +95,6 @@ class Foreign(threading.Thread):
                 answer = states.tobytes()
                 reply = header._replace(operation=header.operation | REPLY, width=3, dtype=1)
         return [pack_header(reply, answer), answer]
-
-
-@pytest.fixture
-def address() -> Iterator[str]:
-    with ipc_address() as address:
-        yield address
 
 
 @pytest.fixture

@@ -146,6 +146,13 @@ def test_one_number_for_each_series(model: ReservoirModel) -> None:
     X = level[:, None, None] * np.ones((9, 60, 1))
     assert model.fit(X, level).predict(X).shape == (9,)
     assert model.score(X, level) > 0.99
+    for wrong, told in (
+        (level[:, None], "one value for each series"),
+        (level[:8], "y are 8 values, and X 9 series"),
+        (np.where(level > 4, np.nan, level), "holds NaN"),
+    ):
+        with pytest.raises(ShapeError, match=told):
+            model.score(X, wrong)
 
 
 def test_a_table_comes_back_as_one(model: ReservoirModel) -> None:
@@ -436,19 +443,6 @@ def test_a_score_has_the_targets_of_the_training(steps: int, wrong: Callable[[An
         with pytest.raises((ConfigurationError, ShapeError), match=told):
             model.score(X[:steps], wrong(y[:steps]))
         assert chemical_cell.driven == driven
-
-
-def test_a_score_of_one_number_for_each_series(model: ReservoirModel) -> None:
-    level = np.linspace(1, 5, 9)
-    X = level[:, None, None] * np.ones((9, 60, 1))
-    model.fit(X, level)
-    for wrong, told in (
-        (level[:, None], "one value for each series"),
-        (level[:8], "y are 8 values, and X 9 series"),
-        (np.where(level > 4, np.nan, level), "holds NaN"),
-    ):
-        with pytest.raises(ShapeError, match=told):
-            model.score(X, wrong)
 
 
 @pytest.mark.parametrize("estimator", ["svm:SVR", "neighbors:KNeighborsRegressor"])

@@ -23,6 +23,7 @@ def dense(W) -> np.ndarray:
     ("options", "digest"),
     [
         ({}, "3ad378375c231b2284b850bdf3446dd9a9e755554434de80cf995ae38905f512"),
+        ({"topology": "random"}, "3ad378375c231b2284b850bdf3446dd9a9e755554434de80cf995ae38905f512"),
         (
             {"connections_per_node": 3},
             "c0642d9f53e9de6345153482b7d6848d5c9a30701c8eb1fbe54bc0dbaa11599d",

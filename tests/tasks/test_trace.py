@@ -8,12 +8,11 @@ from typing import Any, cast
 
 import numpy as np
 import pytest
+from recorded_store import recorded
 
 from reservoir_hw import Experiment
 from reservoir_hw.core.errors import ConfigurationError
 from reservoir_hw.core.seeds import generator
-from reservoir_hw.core.spec import Identity, ReservoirSpec
-from reservoir_hw.core.store import StateStore
 from reservoir_hw.tasks.trace import Trace, target_series
 
 STEPS = 300
@@ -22,18 +21,8 @@ U = generator(1, "trace").uniform(-1, 1, (2, STEPS, 2)).astype(np.float32)
 
 def made(path: Path, memory: int = 3, dtype: Any = "float32") -> str:
     """A trace of a shift register of channel 1 with `memory` places."""
-    spec = ReservoirSpec(
-        inputs=2, nodes=memory, dtype=dtype, identity=Identity(vendor="lab", model="register", simulated=False)
-    )
-    store = StateStore.create(path, {"made_by": "record", "spec": spec.model_dump(mode="json"), "provenance": {}})
-    dataset = store.add("000", sequences=2, inputs=2, nodes=memory, chunk_steps=100, steps=STEPS, dtype=dtype)
     x = np.stack([np.roll(U[..., 1], k, axis=1) for k in range(memory)], axis=-1)
-    for place in dataset.regions():
-        at = (place.rows, slice(place.start, place.stop))
-        dataset.write(place, U[at], x[at], timing=(0.0, 1.0))
-    store.commit(3)
-    store.close_segment([], complete=True)
-    return store.path
+    return recorded(path, [(U, x)], chunk=100, dtype=dtype).path
 
 
 def test_splits(tmp_path: Path) -> None:

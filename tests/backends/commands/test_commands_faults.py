@@ -107,7 +107,10 @@ BAD: dict[str, tuple[Any, Callable[[np.ndarray], np.ndarray], tuple[float, float
 }
 
 
-def faults_on(name: str, count: int, steps: int) -> None:
+@pytest.mark.slow
+@pytest.mark.parametrize(("count", "steps"), [(12, 250), (60, 2500)])
+@pytest.mark.parametrize("name", BAD)
+def test_steps_with_faults(name: str, count: int, steps: int) -> None:
     bench, states_of, (low, high) = BAD[name]
     random = np.random.default_rng(5)
     with bench(count, steps, random) as (log, config, struck):
@@ -119,18 +122,6 @@ def faults_on(name: str, count: int, steps: int) -> None:
         assert log.events[-1]["event"] == "off"
         driven = [volts for volts in levels(log) if volts]
         assert low <= min(driven) <= max(driven) <= high
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", BAD)
-def test_250_steps_with_12_faults(name: str) -> None:
-    faults_on(name, 12, 250)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", BAD)
-def test_2500_steps_with_60_faults(name: str) -> None:
-    faults_on(name, 60, 2500)
 
 
 @pytest.mark.slow

@@ -96,19 +96,10 @@ with open_reservoir(json.loads(sys.argv[1])) as reservoir:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("times", [1, 8])
 @pytest.mark.parametrize("name", BENCHES)
-def test_a_run_that_is_killed_leaves_its_device_safe(name: str) -> None:
-    kills_of(name, 1)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", BENCHES)
-def test_8_runs_that_are_killed_leave_their_device_safe(name: str) -> None:
-    kills_of(name, 8)
-
-
-def kills_of(name: str, times: int) -> None:
-    """Kill a run so often at random moments: when its device is free, its last line was the last of `safe`."""
+def test_runs_that_are_killed_leave_their_device_safe(name: str, times: int) -> None:
+    """So often at random moments: when the device is free, its last line was the last of `safe`."""
     random = np.random.default_rng(0)
     with bench(name) as (log, config):
         resources = reservoir_config(config).build().resources

@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from shared import narma
 from text_benches import film, levels
 
-from reservoir_hw import Experiment
 from reservoir_hw.emulators.physics.devices import FilmConfig
 
 GATES = [round(0.1 * n, 1) for n in range(1, 7)]
@@ -28,15 +28,10 @@ def curve(folder: Path, planted: FilmConfig, draws: int, gates: list[float] = GA
             }
         }  # fmt: skip
         config["vary"] = {"knobs.gate_v": gates}
-        result = Experiment(
-            {
-                "task": {"kind": "narma", "order": 3, "train_steps": 60, "test_steps": 40},
-                "reservoir": config,
-                "readout": {"kind": "ridge", "alpha": 1e-6, "washout": 10},
-                "training": {"test_warmup_steps": 10},
-                "run": {"draws": draws, "folder": str(folder), "states": None},
-            }
-        ).run(lambda *_: None, report=False)
+        task, readout = {"order": 3, "train_steps": 60, "test_steps": 40}, {"alpha": 1e-6, "washout": 10}
+        training, run = {"test_warmup_steps": 10}, {"draws": draws}
+        made = narma(folder, task=task, reservoir=config, readout=readout, training=training, run=run)
+        result = made.run(lambda *_: None, report=False)
         found = np.full((draws, len(gates)), np.nan)
         for row in result.rows:
             at = row.point.get("run.draw", 0), gates.index(row.point["reservoir.knobs.gate_v"])

@@ -1,9 +1,11 @@
 from __future__ import annotations
 
+import importlib.util
 from typing import Any
 
 import numpy as np
 import pytest
+from shared import uniform
 
 pytest.importorskip("numba")
 torch = pytest.importorskip("torch")
@@ -11,7 +13,7 @@ torch = pytest.importorskip("torch")
 from reservoir_hw import open_reservoir  # noqa: E402
 from reservoir_hw.backends.simulated import engines as engine_choice  # noqa: E402
 from reservoir_hw.backends.simulated.engines import EngineChoice, network_engine_on_gpu  # noqa: E402
-from reservoir_hw.core.errors import ConfigurationError, MissingExtra  # noqa: E402
+from reservoir_hw.core.errors import ConfigurationError, MissingExtra, NotSupported  # noqa: E402
 from reservoir_hw.core.reservoir_config import reservoir_config  # noqa: E402
 
 WANTED: dict[str, Any] = {
@@ -92,7 +94,7 @@ def test_an_engine_that_does_not_fit_is_one_sentence(
 def test_torch_on_the_cpu_agrees_and_the_provenance_names_it(kind: str) -> None:
     loop = {"saturation": 0.8, "bandwidth": 0.7, "noise": 0.01, "bits": 12}
     config = {"kind": kind, "nodes": 40, "inputs": 2, "nonidealities": {"loop": loop, "readout": {"noise": 0.01}}}
-    u = np.random.default_rng(0).uniform(-1, 1, (3, 30, 2)).astype(np.float32)
+    u = uniform(3, 30, 2)
     states = {}
     for engine in ("numba", "torch"):
         with open_reservoir({**config, "engine": engine}) as network:
@@ -103,6 +105,40 @@ def test_torch_on_the_cpu_agrees_and_the_provenance_names_it(kind: str) -> None:
     # Rounding in the loop: a difference in the last place may become one step of 2/2^12.
     np.testing.assert_allclose(states["torch"], states["numba"], rtol=0, atol=1e-3)
     assert np.median(np.abs(states["torch"] - states["numba"])) < 1e-6
+
+
+NETWORKS: list[dict[str, Any]] = [
+    {"kind": "esn", "leak_rate": [0.2, 0.9], "connections_per_node": 7, "input_scaling": 0.4, "bias_scaling": 0.1},
+    {"kind": "gated_esn", "reset_spectral_radius": 1.5, "reset_input_scaling": 2.0, "update_bias": -0.4},
+]
+
+
+@pytest.mark.parametrize("config", NETWORKS, ids=lambda config: config["kind"])
+def test_gradients_pass_where_asked_for_and_torch_agrees_with_numba(
+    config: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = {**config, "inputs": 3, "nodes": 60, "seed": 5}
+    u = torch.from_numpy(uniform(2, 30, 3)).requires_grad_()
+    with open_reservoir({**config, "gradients": True}) as network:
+        network.reset(2)
+        states: Any = network.run(u)
+        states[:, -1].sum().backward()
+        assert u.grad is not None
+        assert u.grad.abs().sum() > 0
+        assert network.spec.differentiable
+        assert network.provenance()["engine"] == "torch"
+    with open_reservoir(config) as network:
+        network.reset(2)
+        np.testing.assert_allclose(states.detach(), network.run(u.detach().numpy()), rtol=0, atol=2e-6)
+        assert network.provenance()["engine"] == "numba"
+        with pytest.raises(NotSupported, match="not differentiable"):
+            network.run(u)
+    # Without numba torch takes over.
+    find = importlib.util.find_spec
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None if name == "numba" else find(name))
+    with open_reservoir(config) as network:
+        assert network.provenance()["engine"] == "torch"
+        assert network.run(u.detach().numpy()[:1]).shape == (1, 30, 60)
 
 
 @pytest.mark.slow

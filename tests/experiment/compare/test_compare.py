@@ -10,13 +10,12 @@ from typing import Any
 import numpy as np
 import pytest
 from command_line import call_here
+from shared import narma
 
 from reservoir_hw import open_reservoir
-from reservoir_hw.core.configuration import Document
 from reservoir_hw.core.store import StateStore
 from reservoir_hw.experiment.compare import Comparison, compare
 from reservoir_hw.experiment.compare.nodes import LEVEL, compare_nodes, p_values, ways_to_deal
-from reservoir_hw.experiment.configuration.experiment import parse_experiment, single_point
 from reservoir_hw.experiment.run.learning import evaluations, trained
 from reservoir_hw.experiment.states.drive import Recorder, driven
 from reservoir_hw.experiment.states.plan import plan_of
@@ -201,8 +200,9 @@ def test_neither_a_recording_nor_another_precision_is_a_difference(
 
 
 def test_evaluations_are_those_of_a_run(write: Any) -> None:
-    config = parse_experiment(Document.from_mapping(json.loads(json.dumps(_experiment())), "here"))
-    point, task = single_point(config), config.task.build()
+    experiment = narma(Path(), reservoir={"nodes": 10}, readout={"kind": "rls", "keep_learning": True})
+    config, (point,) = experiment.config, experiment.points
+    task = config.task.build()
     bursts = plan_of(point, task)
     with open_reservoir(config.reservoir.for_inputs(1)) as device:
         states = list(driven(device, bursts, lambda steps: None))
@@ -211,14 +211,6 @@ def test_evaluations_are_those_of_a_run(write: Any) -> None:
     # A readout that keeps learning begins both tests as its training left it.
     found = evaluations(point, task, [states], [states, states])
     assert [one.metrics for one in found[0]] == [expected, expected]
-
-
-def _experiment() -> dict[str, Any]:
-    return {
-        "task": {"kind": "narma", "train_steps": 100, "test_steps": 100},
-        "reservoir": {"kind": "esn", "nodes": 10},
-        "readout": {"kind": "rls", "keep_learning": True},
-    }
 
 
 def test_false_alarms_are_as_rare_as_they_are_said_to_be() -> None:

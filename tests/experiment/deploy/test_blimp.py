@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from command_line import call_here
+from shared import narma
 
 from reservoir_hw import Experiment
 from reservoir_hw.core.errors import ConfigurationError
@@ -111,7 +112,5 @@ def test_what_cannot_be_judged(run: Path, tmp_path: Path, monkeypatch: pytest.Mo
     assert [one.published for one in read_blimp(tmp_path)] == [{}]
     with pytest.raises(ConfigurationError, match=r"cannot be encoded: the character 'Z'"):
         blimp(run, data=tmp_path)
-    narma = {"task": {"kind": "narma", "train_steps": 300, "test_steps": 100}, "reservoir": {"kind": "esn", "nodes": 5}}
-    series = Experiment({**narma, "readout": {"kind": "ridge"}, "run": {"folder": str(tmp_path), "states": None}}).run()
     with pytest.raises(ConfigurationError, match="readout ridge is no language model"):
-        blimp(series.folder)
+        blimp(narma(tmp_path).run().folder)

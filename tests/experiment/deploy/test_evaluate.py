@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 from command_line import call_here
+from shared import narma
 
-from reservoir_hw import Experiment
 from reservoir_hw.core.errors import ConfigurationError
 from reservoir_hw.experiment.deploy.evaluate import HOME, REFITTED, THERE, evaluate, paired_difference
 from reservoir_hw.tasks.narma import Narma
@@ -19,13 +19,8 @@ ESN: dict[str, Any] = {"kind": "esn", "nodes": 50, "spectral_radius": 0.9, "inpu
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    document = {
-        "task": {"kind": "narma", "train_steps": 800, "test_steps": 400},
-        "reservoir": ESN,
-        "readout": {"kind": "ridge", "alpha": 1e-6, "washout": 50},
-        "run": {"folder": str(tmp_path_factory.mktemp("runs")), "states": None},
-    }
-    return Experiment(document).run().folder
+    task = {"train_steps": 800, "test_steps": 400}
+    return narma(tmp_path_factory.mktemp("runs"), task=task, reservoir=ESN, readout={"alpha": 1e-6}).run().folder
 
 
 def reservoir_file(folder: Path, **over: Any) -> Path:

@@ -439,18 +439,17 @@ def test_a_grid_is_asked_which(tmp_path: Path) -> None:
 def test_refusals(narma: Path, tmp_path: Path) -> None:
     other = tmp_path / "other.yaml"
     other.write_text("kind: esn\nnodes: 40\ninput_scaling: 0.5\nseed: 1\n")
-    with pytest.raises(ConfigurationError, match=r"fingerprint .* was trained on"):
-        export_run(narma, tmp_path / "model.rhw", reservoir=other)
-    with pytest.raises(ConfigurationError, match="not the folder of a run"):
-        export_run(tmp_path, tmp_path / "model.rhw")
-    with pytest.raises(ConfigurationError, match="leave out offline"):
-        export_run(narma, tmp_path / "model.rhw", target="whole", offline=True)
-    with pytest.raises(ConfigurationError, match="offline opens no device"):
-        export_run(narma, tmp_path / "model.rhw", offline=True, reservoir=other)
-    with pytest.raises(ConfigurationError, match="writes a header"):
-        export_run(narma, tmp_path / "model.rhw", target="c")
-    with pytest.raises(ConfigurationError, match=r"ends with \.rhw"):
-        export_run(narma, tmp_path / "model.h")
+    asked: list[tuple[Path, str, dict[str, Any], str]] = [
+        (narma, "model.rhw", {"reservoir": other}, r"fingerprint .* was trained on"),
+        (tmp_path, "model.rhw", {}, "not the folder of a run"),
+        (narma, "model.rhw", {"target": "whole", "offline": True}, "leave out offline"),
+        (narma, "model.rhw", {"offline": True, "reservoir": other}, "offline opens no device"),
+        (narma, "model.rhw", {"target": "c"}, "writes a header"),
+        (narma, "model.h", {}, r"ends with \.rhw"),
+    ]
+    for run, name, settings, said in asked:
+        with pytest.raises(ConfigurationError, match=said):
+            export_run(run, tmp_path / name, **settings)
     broken = tmp_path / "broken"
     shutil.copytree(narma, broken)
     (broken / "readout/000.safetensors").unlink()

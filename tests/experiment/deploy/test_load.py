@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from safetensors.numpy import load_file
+from shared import narma
 
 from reservoir_hw import Experiment, load_model
 from reservoir_hw.core.errors import ConfigurationError, NotSupported
@@ -55,14 +56,7 @@ def test_a_language_model_has_its_weights_and_its_device(tmp_path: Path, monkeyp
 @pytest.mark.parametrize("kind", ["ridge", "rls", "lms"])
 def test_a_readout_answers_as_in_the_run(kind: str, tmp_path: Path) -> None:
     esn = {"kind": "esn", "nodes": 20, "seed": 1}
-    made = Experiment(
-        {
-            "task": {"kind": "narma", "train_steps": 300, "test_steps": 100},
-            "reservoir": esn,
-            "readout": {"kind": kind, "washout": 20},
-            "run": {"folder": str(tmp_path)},
-        }
-    )
+    made = narma(tmp_path, reservoir=esn, readout={"kind": kind})
     result = made.run(report=False)
     task = made.task_of(made.points[0])
     with open_reservoir(esn, inputs=1) as device:
@@ -93,14 +87,9 @@ def test_a_class_that_was_edited_since_the_run(
     monkeypatch.chdir(tmp_path)
     monkeypatch.delitem(sys.modules, "net_of_a_lab", raising=False)
     Path("net_of_a_lab.py").write_text(NET)
-    run = Experiment(
-        {
-            "task": {"kind": "narma", "train_steps": 200, "test_steps": 60},
-            "reservoir": {"kind": "esn", "nodes": 10},
-            "readout": {"kind": "torch", "module": "net_of_a_lab:Net"},
-            "training": {"gradient": {"epochs": 1, "context": 20, "batch": 4, "accelerator": "cpu"}},
-        }
-    ).run(report=False).folder  # fmt: skip
+    readout = {"kind": "torch", "module": "net_of_a_lab:Net", "washout": None}
+    gradient = {"epochs": 1, "context": 20, "batch": 4, "accelerator": "cpu"}
+    run = narma(tmp_path, readout=readout, training={"gradient": gradient}).run(report=False).folder
     load_model(run)
     Path("net_of_a_lab.py").write_text(NET.replace(*edit))
     monkeypatch.delitem(sys.modules, "net_of_a_lab")

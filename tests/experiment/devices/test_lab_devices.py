@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import yaml
+from shared import narma
 
 from reservoir_hw import Experiment
 from reservoir_hw.core.errors import ConfigurationError
@@ -155,14 +156,8 @@ def test_gain_offset_and_noise_drift_apart(params: dict[str, Any], gain: float, 
 
 
 def run_of(folder: Path, params: dict[str, Any], steps: int = 6000) -> Experiment:
-    return Experiment(
-        {
-            "task": {"kind": "narma", "train_steps": steps, "test_steps": 200},
-            "reservoir": film({**params, "over": steps}, input_range=None),
-            "readout": {"kind": "ridge", "washout": 20},
-            "run": {"folder": str(folder), "states": str(folder / "states")},
-        }
-    )
+    reservoir = film({**params, "over": steps}, input_range=None)
+    return narma(folder, task={"train_steps": steps}, reservoir=reservoir, run={"chunk_steps": None})
 
 
 def test_a_long_drive_that_drifts_warns(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -215,16 +210,9 @@ def test_a_comparison_remarks_what_a_measurement_does(tmp_path: Path) -> None:
 
 
 def test_a_pass_that_was_driven_at_once_has_its_true_pace(tmp_path: Path) -> None:
-    experiment = Experiment(
-        {
-            "task": {"kind": "narma", "train_steps": 3000, "test_steps": 500},
-            "reservoir": film(continuity="free_running", input_range=None),
-            "readout": {"kind": "ridge", "washout": 20},
-            "training": {"priming_passes": 1, "continuous": True},
-            "run": {"folder": str(tmp_path), "states": str(tmp_path / "states"), "chunk_steps": 500},
-        }
-    )
-    experiment.harvest()
+    task, training = {"train_steps": 3000, "test_steps": 500}, {"priming_passes": 1, "continuous": True}
+    reservoir = film(continuity="free_running", input_range=None)
+    narma(tmp_path, task=task, reservoir=reservoir, training=training, run={"chunk_steps": 500}).harvest()
     (store,) = (tmp_path / "states").iterdir()
     about = describe(StateStore.open(store))
     paces = [found["written_steps"] / found["driven_s"] for found in about["datasets"].values()]

@@ -13,6 +13,7 @@ from lab_with_knobs import Lab
 from served import ipc_address, served
 
 from reservoir_hw import Experiment
+from reservoir_hw.core.configuration import Document
 from reservoir_hw.core.errors import ConfigurationError, DeviceFault
 from reservoir_hw.core.reservoir_config import build_reservoir, reservoir_config
 from reservoir_hw.experiment.configuration.experiment import grid
@@ -125,7 +126,7 @@ def test_points_that_are_equal_are_no_repeats() -> None:
         ([{"readout": {"kind": "ridge", "alpha": 1, "label": name}} for name in "ab"], "points 0 and 1 .* are equal"),
     ):
         with pytest.raises(ConfigurationError, match=said):
-            grid(_document(vary))
+            grid(Document.from_mapping(experiment(NOISY_ESN, vary=vary), "test"))
     # Fifteen readouts are one drive.
     lab = Lab(noise=0.01)
     result = run(lab.file(), vary={"readout.alpha": [10.0**-n for n in range(15)]})
@@ -133,12 +134,6 @@ def test_points_that_are_equal_are_no_repeats() -> None:
     one = Lab()
     run(one.file())
     assert lab.log.count("rest") == one.log.count("rest")
-
-
-def _document(vary: Any) -> Any:
-    from reservoir_hw.core.configuration import Document
-
-    return Document.from_mapping(experiment(NOISY_ESN, vary=vary), "test")
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from shared import narma
 
 from reservoir_hw import Experiment, open_reservoir
 from reservoir_hw.backends.simulated.esn.esn import Esn
@@ -34,22 +35,14 @@ def test_a_result_knows_its_rows_tables_and_figures(tmp_path: Path) -> None:
 
 
 def test_a_result_is_short_in_words_and_gives_its_arrays(tmp_path: Path) -> None:
-    one = Experiment(
-        {
-            "task": {"kind": "narma", "train_steps": 300, "test_steps": 100},
-            "reservoir": {"kind": "esn", "nodes": 20},
-            "readout": {"kind": "ridge", "washout": 20},
-            "baselines": [{"kind": "fir", "taps": 5}],
-            "run": {"folder": str(tmp_path), "states": str(tmp_path / "states")},
-            "vary": {"readout.alpha": [1e-6, 1.0]},
-        }
-    )
+    vary = {"readout.alpha": [1e-6, 1.0]}
+    one = narma(tmp_path, reservoir={"nodes": 20}, baselines=[{"kind": "fir", "taps": 5}], vary=vary)
     (store,) = one.harvest()
     result = one.run()
     assert one.result is result
     assert repr(one) == "<Experiment 'experiment': narma on ESN(20), 2 points>"
     assert repr(result) == f"<Result 'experiment': complete, in {result.folder}>"
-    assert repr(store) == f"<StateStore {store.path}: complete, test (1, 100, 20), train (1, 300, 20)>"
+    assert repr(store) == f"<StateStore {store.path}: complete, test (1, 200, 20), train (1, 400, 20)>"
     page = result._repr_html_()
     assert page.startswith("<table><caption>NARMA")
     assert "ESN(20) alpha=1" in page
@@ -59,7 +52,7 @@ def test_a_result_is_short_in_words_and_gives_its_arrays(tmp_path: Path) -> None
         assert metrics == result.rows[row].evaluation.metrics
     np.testing.assert_array_equal(result.outputs(), result.outputs(1))
     assert result.targets().shape == result.outputs().shape
-    assert result.states()["train"].shape == (1, 300, 20)
+    assert result.states()["train"].shape == (1, 400, 20)
     frame = result.to_frame()
     assert list(frame["model"]) == [row.label for row in result.rows]
     assert list(frame["nrmse"]) == [row.evaluation.metrics["nrmse"] for row in result.rows]

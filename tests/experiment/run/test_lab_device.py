@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from shared import narma
 
 from reservoir_hw import Experiment
 from reservoir_hw.core.errors import ConfigurationError
@@ -44,15 +45,7 @@ def experiment(folder: Path, loop: Loop, gains: Sequence[float] = (), **over: An
         "continuity": "held", "step_period_s": 1e-6, "params": {"gain": 1.0}, "label": "my loop",
         "vary": {"params.gain": gains} if gains else {},
     }  # fmt: skip
-    return Experiment(
-        {
-            "task": {"kind": "narma", "train_steps": 300, "test_steps": 200},
-            "reservoir": reservoir,
-            "readout": {"kind": "ridge", "washout": 20},
-            "run": {"folder": str(folder), "states": None},
-            **over,
-        }
-    )
+    return narma(folder, **{"task": {"train_steps": 300}, "reservoir": reservoir, **over})
 
 
 def test_points_that_differ_behind_the_states_share_a_drive(tmp_path: Path) -> None:
@@ -99,24 +92,22 @@ def test_what_casts_doubt_on_states_is_said_once_for_each_row(pictures: None, tm
         states[:, 3] = np.clip(states[:, 3], -0.6, -0.5)
         return states
 
-    def of(states: str | None) -> Experiment:
-        reservoir = {
-            "kind": "python", "call": faulty, "reset": {"kind": "none", "reason": "no memory"}, "nodes": 20,
-            "simulated": False, "continuity": "held", "step_period_s": 1e-6, "input_range": [0.0, 0.3],
-            "out_of_range": "clip", "vendor": "lab", "model": "A7",
-        }  # fmt: skip
-        return experiment(tmp_path, Loop(), reservoir=reservoir, run={"folder": str(tmp_path), "states": states})
-
-    task = of(None).points[0].config.task.build()
+    reservoir = {
+        "kind": "python", "call": faulty, "reset": {"kind": "none", "reason": "no memory"}, "nodes": 20,
+        "simulated": False, "continuity": "held", "step_period_s": 1e-6, "input_range": [0.0, 0.3],
+        "out_of_range": "clip", "vendor": "lab", "model": "A7",
+    }  # fmt: skip
+    faults = experiment(tmp_path, Loop(), reservoir=reservoir)
+    task = faults.points[0].config.task.build()
     driven = [task.train.inputs, task.train.inputs[:, -200:], task.test.inputs]
     expected = sum(np.count_nonzero(u > 0.3) for u in driven)
-    result = of(None).run()
+    result = faults.run()
     clipped, dead, railed = result.warnings
     assert clipped.startswith(f"lab A7: {expected} of 700 input values were clipped to the range 0 to 0.3")
     assert dead.startswith("lab A7: 1 of 20 nodes (7) never moved")
     assert railed.startswith("lab A7: 1 of 20 nodes (3) lay at the end of the converter's range")
-    of(str(tmp_path / "states")).harvest()
-    assert of(str(tmp_path / "states")).run().warnings == result.warnings
+    faults.harvest()
+    assert faults.run().warnings == result.warnings
     assert dead in (result.folder / "report.html").read_text()
     assert result.metrics["warnings"] == result.warnings
 

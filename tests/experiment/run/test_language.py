@@ -16,15 +16,16 @@ import numpy as np
 import pytest
 import torch
 from command_line import started
+from edge_runs import write_text
 from safetensors.torch import load_file
 from served import ipc_address, served
+from shared import narma
 
 from reservoir_hw import Experiment
 from reservoir_hw.backends.simulated.esn.esn import Esn
 from reservoir_hw.core.configuration import Document
 from reservoir_hw.core.errors import ConfigurationError, DeviceFault, InputRangeError
 from reservoir_hw.core.reservoir_config import open_reservoir, parse_reservoir
-from reservoir_hw.core.seeds import generator
 from reservoir_hw.core.tokenizer import Documents
 from reservoir_hw.experiment.compare.sides import point_of
 from reservoir_hw.experiment.deploy.export import export_run
@@ -57,13 +58,7 @@ run: {folder: RUNS}
 
 @pytest.fixture
 def file(tmp_path: Path) -> Path:
-    # Each letter mostly follows from the one before.
-    draws = generator(0, "text").random(3000)
-    letters, at = [], 0
-    for draw in draws:
-        at = (at + 1) % 5 if draw < 0.9 else int(draw * 1000) % 5
-        letters.append("abcde"[at])
-    (tmp_path / "text.txt").write_text("".join(letters))
+    write_text(tmp_path)
     path = tmp_path / "experiment.yaml"
     path.write_text(FILE.replace("TEXT", str(tmp_path / "text.txt")).replace("RUNS", str(tmp_path / "runs")))
     return path
@@ -180,14 +175,7 @@ def test_baselines_are_trained_on_the_same_windows(file: Path) -> None:
     with pytest.raises(
         ConfigurationError, match="baselines: kind gpt learns from the tokens of a text, and the task narma"
     ):
-        Experiment(
-            {
-                "task": {"kind": "narma"},
-                "reservoir": {"kind": "esn", "nodes": 5},
-                "readout": {"kind": "ridge"},
-                "baselines": models[:1],
-            }
-        ).run()
+        narma(file.parent, baselines=models[:1]).run()
 
 
 def test_a_model_has_a_training_of_its_own(file: Path) -> None:
@@ -502,17 +490,20 @@ def test_a_training_that_diverges(file: Path) -> None:
     assert record["unfinished"]["reservoir"]["identity"]["model"] == "esn"
 
 
-def test_a_device_that_dies_leaves_the_rows_before(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from reservoir_hw.backends.simulated.esn.esn import Esn
-
+def melts(patch: pytest.MonkeyPatch, nodes: int) -> None:
+    """Have networks of so many nodes die as they are driven."""
     ordinary = Esn._run
 
     def dying(self: Esn, u: Any, out: Any) -> Any:
-        if self.spec.nodes == 9:
+        if self.spec.nodes == nodes:
             raise DeviceFault("the film has melted")
         return ordinary(self, u, out)
 
-    monkeypatch.setattr(Esn, "_run", dying)
+    patch.setattr(Esn, "_run", dying)
+
+
+def test_a_device_that_dies_leaves_the_rows_before(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    melts(monkeypatch, 9)
     with pytest.raises(DeviceFault, match="melted"):
         run(file, reservoir__vary={"nodes": [8, 9]})
     metrics = json.loads(next(file.parent.glob("runs/*/metrics.json")).read_text())
@@ -521,25 +512,16 @@ def test_a_device_that_dies_leaves_the_rows_before(file: Path, monkeypatch: pyte
 
 @pytest.mark.slow
 def test_a_resume_that_fails_leaves_what_was_there(pictures: None, file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from reservoir_hw.backends.simulated.esn.esn import Esn
-
     sizes: Any = {"nodes": [8, 9]}
     folder = run(file, reservoir__vary=sizes).folder
     before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
-    ordinary = Esn._run
-
-    def dying(self: Esn, u: Any, out: Any) -> Any:
-        if self.spec.nodes == melting:
-            raise DeviceFault("the film has melted")
-        return ordinary(self, u, out)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(Esn, "_run", dying)
-        for melting in (8, 9):  # noqa: B007
+    for melting in (8, 9):
+        with monkeypatch.context() as patch:
+            melts(patch, melting)
             with pytest.raises(DeviceFault, match="melted"):
                 run(file, reservoir__vary=sizes, run__resume=str(folder))
-            for name in ("metrics.json", "provenance.json", "report.html"):
-                assert (folder / name).read_bytes() == before[folder / name]
+        for name in ("metrics.json", "provenance.json", "report.html"):
+            assert (folder / name).read_bytes() == before[folder / name]
     again = run(file, reservoir__vary=sizes, run__resume=str(folder))
     assert again.status == "complete"
     then, now = (json.loads(text) for text in (before[folder / "metrics.json"], (folder / "metrics.json").read_bytes()))

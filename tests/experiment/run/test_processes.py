@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from edge_runs import write_text
 
 from reservoir_hw import Experiment
 from reservoir_hw.core.errors import ConfigurationError
-from reservoir_hw.core.seeds import generator
 from reservoir_hw.experiment.run.processes import take_up_slurm
 
 RUN = ["-m", "reservoir_hw.cli", "run"]
@@ -57,12 +57,7 @@ sys.exit(max(task.wait() for task in tasks))
 
 @pytest.fixture
 def file(tmp_path: Path) -> Path:
-    # Each letter mostly follows from the one before.
-    letters, at = [], 0
-    for draw in generator(0, "text").random(3000):
-        at = (at + 1) % 5 if draw < 0.9 else int(draw * 1000) % 5
-        letters.append("abcde"[at])
-    (tmp_path / "text.txt").write_text("".join(letters))
+    write_text(tmp_path)
     return written(tmp_path, FILE)
 
 

@@ -143,6 +143,8 @@ def test_a_language_model_is_trained_on_the_encoded_tokens_alone(tmp_path: Path)
             },
             r"task.closed_loop.warmup_steps is 3: .* at least 4",
         ),
+        # As a reservoir of its own it is refused likewise.
+        ({"baselines": [], "reservoir": {**NVAR, "lags": 30, "orders": 1}}, r"reservoir: it looks 29 steps back"),
     ],
 )
 def test_what_cannot_be_is_refused_before_anything_is_driven(
@@ -154,9 +156,3 @@ def test_what_cannot_be_is_refused_before_anything_is_driven(
     with pytest.raises(ConfigurationError, match=words):
         Experiment(settings(tmp_path, **over)).run(report=False)
     assert list(tmp_path.iterdir()) == []
-
-
-def test_as_a_reservoir_of_its_own_it_is_refused_likewise(tmp_path: Path) -> None:
-    given = settings(tmp_path, baselines=[], reservoir={**NVAR, "lags": 30, "orders": 1})
-    with pytest.raises(ConfigurationError, match=r"reservoir: it looks 29 steps back"):
-        Experiment(given).run(report=False)

@@ -9,6 +9,7 @@ from typing import Any
 
 import chemical_cell
 import pytest
+from shared import narma
 
 from reservoir_hw import Experiment
 from reservoir_hw.core.reservoir_config import build_reservoir, reservoir_config
@@ -60,15 +61,9 @@ class Told:
 
 
 def experiment(folder: Path, reservoir: dict[str, Any], chunk_steps: int, **training: Any) -> Experiment:
-    return Experiment(
-        {
-            "task": {"kind": "narma", "order": 3, "train_steps": 300, "test_steps": 90},
-            "reservoir": reservoir,
-            "readout": {"kind": "ridge", "washout": 20},
-            "training": training,
-            "run": {"folder": str(folder / "runs"), "states": str(folder / "states"), "chunk_steps": chunk_steps},
-        }
-    )
+    task, run = {"order": 3, "train_steps": 300, "test_steps": 90}, {"chunk_steps": chunk_steps}
+    reservoir = {"nodes": None, **reservoir}
+    return narma(folder, task=task, reservoir=reservoir, readout={"washout": 20}, training=training, run=run)
 
 
 def harvests() -> list[Any]:

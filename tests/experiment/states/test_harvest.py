@@ -21,6 +21,7 @@ import numpy as np
 import pytest
 from command_line import started
 from harvests import committed
+from shared import narma
 from toys import Toy
 from zarr.storage import LocalStore
 
@@ -139,16 +140,8 @@ def test_a_full_disk_keeps_what_was_harvested(tmp_path: Path) -> None:
 
 
 def experiment(folder: Path, **sections: Any) -> Experiment:
-    document: dict[str, Any] = {
-        "task": {"kind": "narma", "train_steps": 500, "test_steps": 300},
-        "reservoir": {"kind": "esn", "nodes": 30, "nonidealities": {"loop": {"noise": 0.01}}},
-        "readout": {"kind": "ridge", "washout": 50},
-        "run": {"folder": str(folder / "runs"), "states": str(folder / "states"), "chunk_steps": 100},
-    }
-    for section, values in sections.items():
-        merged = {**document.get(section, {}), **values}
-        document[section] = {key: value for key, value in merged.items() if value is not None or section == "run"}
-    return Experiment(document)
+    given = {"task": {"train_steps": 500, "test_steps": 300}, "reservoir": {"nonidealities": {"loop": {"noise": 0.01}}}}
+    return narma(folder, **{**sections, **{name: {**keys, **sections.get(name, {})} for name, keys in given.items()}})
 
 
 @pytest.fixture(scope="module")
@@ -677,14 +670,8 @@ def test_several_groups_that_are_tested_with_their_training_are_all_learned_from
         training = TrainingConfig(continuous=True, guard_steps=guard)
         with Toy() as toy:
             bursts = plan(task, training, chunk_steps=30, max_batch=max_batch)
-            experiment = Experiment(
-                {
-                    "task": {"kind": "narma"},
-                    "reservoir": {"kind": "esn", "nodes": 2},
-                    "readout": {"kind": "ridge", "washout": 10},
-                }
-            )
-            ((readout, outputs),) = trained([experiment.points[0]], task, driven(toy, bursts, quiet))
+            points = narma(Path(), reservoir={"nodes": 2}, readout={"washout": 10}).points
+            ((readout, outputs),) = trained(points, task, driven(toy, bursts, quiet))
             samples.append(readout.report_["samples"])
             errors.append(task.evaluate(outputs).metrics["error"])
     assert samples == [3 * 190] * 4
@@ -771,7 +758,7 @@ def test_without_a_snapshot_everything_before_is_as_it_was(tmp_path: Path, kind:
     if kind == "drift":
         sections = {**repeated, "reservoir": {"nonidealities": {"loop": {"drift": 0.3, "drift_period_steps": 400}}}}
     else:
-        recorded = {"run": {"record": str(tmp_path / "tape"), "folder": str(tmp_path / "runs"), "states": None}}
+        recorded = {"run": {"record": str(tmp_path / "tape"), "folder": str(tmp_path / "runs")}}
         experiment(tmp_path / "recorded", **repeated, **recorded).run(report=False)
         sections = {**repeated, "reservoir": {"kind": "replay", "trace": str(tmp_path / "tape")}}
         for name in ("nodes", "nonidealities"):

@@ -33,6 +33,19 @@ def run(folder: Path, engine: str, device: str = "cpu", **more: Any) -> Experime
     return one
 
 
+def seen_by(patch: pytest.MonkeyPatch, method: str) -> list[Any]:
+    """The states that a readout is given from now on."""
+    seen: list[Any] = []
+    given = getattr(RidgeReadout, method)
+
+    def noted(self: Any, states: Any, *args: Any, **options: Any) -> Any:
+        seen.append(states)
+        return given(self, states, *args, **options)
+
+    patch.setattr(RidgeReadout, method, noted)
+    return seen
+
+
 def scores(one: Experiment) -> dict[str, float]:
     assert one.result is not None
     return one.result.metrics["rows"][0]["metrics"]
@@ -62,33 +75,16 @@ def test_scores_are_those_of_states_in_numpy(tmp_path: Path, device: str, more: 
 def test_states_reach_the_readout_as_tensors_of_the_device(
     tmp_path: Path, device: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    seen: list[Any] = []
-
-    def noting(method: Any) -> Any:
-        def noted(self: Any, states: Any, *args: Any, **options: Any) -> Any:
-            seen.append(states)
-            return method(self, states, *args, **options)
-
-        return noted
-
-    for name in ("partial_fit", "predict"):
-        monkeypatch.setattr(RidgeReadout, name, noting(getattr(RidgeReadout, name)))
+    learned, read = (seen_by(monkeypatch, method) for method in ("partial_fit", "predict"))
     run(tmp_path, "torch", device)
-    assert len(seen) > 4
-    assert {states.device.type for states in seen} == {device}
+    assert len(learned + read) > 4
+    assert {states.device.type for states in learned + read} == {device}
 
 
 def test_a_readout_that_does_not_ask_for_tensors_gets_arrays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     wanted = scores(run(tmp_path, "torch"))
     monkeypatch.setattr(RidgeReadout, "takes_tensors", False)
-    seen: list[Any] = []
-    learn = RidgeReadout.partial_fit
-
-    def noted(self: Any, states: Any, *args: Any, **options: Any) -> Any:
-        seen.append(states)
-        return learn(self, states, *args, **options)
-
-    monkeypatch.setattr(RidgeReadout, "partial_fit", noted)
+    seen = seen_by(monkeypatch, "partial_fit")
     assert scores(run(tmp_path, "torch")) == pytest.approx(wanted, abs=1e-6)
     assert seen
     assert all(isinstance(states, np.ndarray) for states in seen)
@@ -97,18 +93,12 @@ def test_a_readout_that_does_not_ask_for_tensors_gets_arrays(tmp_path: Path, mon
 def test_chunks_are_as_long_as_memory_lets_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     wanted = run(tmp_path, "torch")
     assert wanted.result is not None
-    lengths: list[int] = []
-    learn = RidgeReadout.partial_fit
-
-    def noted(self: Any, states: Any, *args: Any, **options: Any) -> Any:
-        lengths.append(states.shape[1])
-        return learn(self, states, *args, **options)
-
-    monkeypatch.setattr(RidgeReadout, "partial_fit", noted)
+    seen = seen_by(monkeypatch, "partial_fit")
     # What the libraries and the sums take, and 200 kB.
     monkeypatch.setattr(in_one_pass, "free_bytes", lambda device: (64 << 20) + 234_000 + 200_000)
     found = run(tmp_path, "torch")
     assert scores(found) == pytest.approx(scores(wanted), abs=1e-6)
+    lengths = [states.shape[1] for states in seen]
     assert 50 < max(lengths) < 200
     assert sum(lengths) == 3000
     monkeypatch.setattr(in_one_pass, "free_bytes", lambda device: 1000)

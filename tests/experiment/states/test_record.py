@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from safetensors.numpy import load_file
+from shared import narma
 from toys import SnapshotToy, Toy
 
 from reservoir_hw import Experiment, open_reservoir
@@ -231,13 +232,8 @@ def test_one_chunk_is_held_in_memory(tmp_path: Path) -> None:
 
 
 def experiment(folder: Path, **over: Any) -> Experiment:
-    document: dict[str, Any] = {
-        "task": {"kind": "narma", "train_steps": 400, "test_steps": 300},
-        "reservoir": {"kind": "esn", "nodes": 30, "nonidealities": {"loop": {"noise": 0.01}}},
-        "readout": {"kind": "ridge", "washout": 50},
-        "run": {"folder": str(folder / "runs"), "states": str(folder / "states"), "chunk_steps": 90},
-    }
-    return Experiment({**document, **{key: {**document.get(key, {}), **value} for key, value in over.items()}})
+    given = {"reservoir": {"nonidealities": {"loop": {"noise": 0.01}}}, "run": {"chunk_steps": 90}}
+    return narma(folder, **{**over, **{name: {**keys, **over.get(name, {})} for name, keys in given.items()}})
 
 
 def test_the_same_experiment_on_a_recording_gives_the_same_result(tmp_path: Path) -> None:

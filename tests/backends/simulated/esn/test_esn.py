@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import builtins
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-import torch
 
 from reservoir_hw import open_reservoir
 from reservoir_hw.backends.simulated.esn.esn import Esn
-from reservoir_hw.core.errors import ConfigurationError, DeviceFault, NotSupported
+from reservoir_hw.core.errors import ConfigurationError, DeviceFault
 from reservoir_hw.networks import EsnWeights
 
 CONFIG: dict[str, Any] = {
@@ -78,35 +76,6 @@ def test_snapshot_transition_and_upload(gradients: bool) -> None:
             esn.upload({"W": np.zeros((4, 4)), "W_in": np.ones((4, 3))})
         with pytest.raises(ConfigurationError, match="upload takes W and W_in"):
             esn.upload({"V": np.zeros((4, 4))})
-
-
-def test_gradients_pass_through_where_asked_for() -> None:
-    u = torch.from_numpy(inputs(1)).requires_grad_()
-    with open_reservoir({**CONFIG, "gradients": True}) as esn:
-        esn.run(u)[:, -1].sum().backward()
-        assert u.grad is not None
-        assert u.grad.abs().sum() > 0
-        assert esn.spec.differentiable
-        assert esn.provenance()["engine"] == "torch"
-    with open_reservoir(CONFIG) as esn, pytest.raises(NotSupported, match="not differentiable"):
-        esn.run(u)
-
-
-def test_both_engines_agree() -> None:
-    states = []
-    for gradients in (False, True):
-        with open_reservoir({**CONFIG, "gradients": gradients}) as esn:
-            esn.reset(2)
-            states.append(np.asarray(esn.run(inputs())))
-    np.testing.assert_allclose(states[0], states[1], atol=2e-6)
-
-
-def test_torch_takes_over_without_numba_and_the_provenance_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    find = builtins.__import__("importlib.util").util.find_spec
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: None if name == "numba" else find(name))
-    with open_reservoir(CONFIG) as esn:
-        assert esn.provenance()["engine"] == "torch"
-        assert np.asarray(esn.run(inputs(1))).shape == (1, 30, 60)
 
 
 def test_weights_go_through_a_file(tmp_path: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import builtins
 from pathlib import Path
 from typing import Any
 
@@ -188,16 +187,6 @@ def test_snapshot_and_transition(gradients: bool) -> None:
             gated.restore({**frozen, "device.state": np.zeros((2, 4))})
 
 
-def test_a_noisy_run_goes_on_from_its_snapshot() -> None:
-    u = inputs(1)
-    with open_gated(nonidealities={"loop": {"noise": 0.02}}) as gated:
-        gated.run(u[:, :9])
-        frozen = gated.snapshot()
-        rest = np.asarray(gated.run(u[:, 9:]))
-        gated.restore(frozen)
-        np.testing.assert_array_equal(np.asarray(gated.run(u[:, 9:])), rest)
-
-
 @pytest.mark.parametrize("gradients", [False, True])
 @pytest.mark.parametrize("storage", STORAGE)
 @pytest.mark.parametrize("batch", [1, 16])
@@ -246,35 +235,6 @@ def test_upload(gradients: bool) -> None:
             gated.upload({"V": np.zeros((4, 4)), **{n: a for n, a in arrays.items() if n != "reset.W"}})
         with pytest.raises(ConfigurationError, match="the update weights of a gated_esn: W holds 1 value"):
             gated.upload({**arrays, "update.W": np.diag([np.nan] + [0.0] * 59)})
-
-
-def test_both_engines_agree() -> None:
-    states = []
-    for gradients in (False, True):
-        with open_gated(gradients=gradients) as gated:
-            gated.reset(2)
-            states.append(np.asarray(gated.run(inputs())))
-            assert gated.provenance()["engine"] == ("torch" if gradients else "numba")
-    np.testing.assert_allclose(states[0], states[1], rtol=0, atol=2e-6)
-
-
-def test_torch_takes_over_without_numba_and_the_provenance_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    find = builtins.__import__("importlib.util").util.find_spec
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: None if name == "numba" else find(name))
-    with open_gated() as gated:
-        assert gated.provenance()["engine"] == "torch"
-        assert np.asarray(gated.run(inputs(1))).shape == (1, 40, 60)
-
-
-def test_gradients_pass_through_where_asked_for() -> None:
-    u = torch.from_numpy(inputs(1)).requires_grad_()
-    with open_gated(gradients=True) as gated:
-        gated.run(u)[:, -1].sum().backward()
-        assert u.grad is not None
-        assert u.grad.abs().sum() > 0
-        assert gated.spec.differentiable
-    with open_gated() as gated, pytest.raises(NotSupported, match="not differentiable"):
-        gated.run(u)
 
 
 @pytest.mark.parametrize("storage", STORAGE)

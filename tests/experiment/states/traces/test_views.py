@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
+from recorded_store import recorded
 
 from reservoir_hw.core.errors import ConfigurationError
 from reservoir_hw.core.seeds import generator
-from reservoir_hw.core.spec import Identity, ReservoirSpec
 from reservoir_hw.core.store import Region, StateStore
 from reservoir_hw.experiment.states.traces import compare, describe, plot
 from reservoir_hw.experiment.states.traces.information import facts, table
@@ -21,39 +19,13 @@ NODES = 4
 Batch = tuple[np.ndarray, np.ndarray]
 
 
-def store(
-    path: Path, batches: Sequence[Batch], *, written: int | None = None, group: int | None = None, **spec: Any
-) -> StateStore:
-    """A trace with one data set for each (inputs, states); unfinished after `written` chunks of the last."""
-    width, nodes = batches[0][0].shape[2], batches[0][1].shape[2]
-    identity = Identity(vendor="lab", model="film", simulated=False)
-    declared = ReservoirSpec(**{"inputs": width, "nodes": nodes, "identity": identity, "step_period_s": 0.5, **spec})
-    made = StateStore.create(
-        path, {"made_by": "record", "spec": declared.model_dump(mode="json"), "provenance": {"operator": "ada"}}
-    )
-    places = 0
-    for number, (u, x) in enumerate(batches):
-        dataset = made.add(
-            f"{number:03d}", sequences=len(u), inputs=width, nodes=nodes, chunk_steps=16, steps=u.shape[1],
-            group=group, dtype=declared.dtype,
-        )  # fmt: skip
-        last = number == len(batches) - 1
-        for place in list(dataset.regions())[: written if last else None]:
-            at = (place.rows, slice(place.start, place.stop))
-            dataset.write(place, u[at], x[at], timing=(1e9 + place.start, 2.0))
-            places += 1
-    made.commit(places)
-    made.close_segment([{"seam": {"kind": "driven again", "place": 1, "split": "train"}}], complete=written is None)
-    return made
-
-
 def drive(seed: int, sequences: int = 2, steps: int = 40, nodes: int = NODES) -> Batch:
     random = generator(seed, "views")
     return random.uniform(-1, 1, (sequences, steps, 1)), random.standard_normal((sequences, steps, nodes))
 
 
 def test_info(tmp_path: Path) -> None:
-    trace = store(tmp_path / "t", [drive(1), drive(2)], written=2, node_names=("a", "b", "c", "d"))
+    trace = recorded(tmp_path / "t", [drive(1), drive(2)], written=2, node_names=("a", "b", "c", "d"))
     about = describe(trace)
     assert about["hardware"] is True
     assert (about["complete"], about["committed_chunks"]) == (False, 5)
@@ -71,7 +43,7 @@ def test_info(tmp_path: Path) -> None:
 
 
 def test_damaged_times_are_told_and_hide_nothing_else(tmp_path: Path) -> None:
-    trace = store(tmp_path / "t", [drive(1), drive(2)], written=2)
+    trace = recorded(tmp_path / "t", [drive(1), drive(2)], written=2)
     (tmp_path / "t" / "001" / "timing" / "c" / "0" / "0" / "0").write_bytes(b"damaged")
     about = describe(StateStore.open(tmp_path / "t"))
     first, second = about["datasets"].values()
@@ -84,7 +56,7 @@ def test_damaged_times_are_told_and_hide_nothing_else(tmp_path: Path) -> None:
 
 
 def test_times_that_were_given_up_understate_nothing(tmp_path: Path) -> None:
-    trace = store(tmp_path / "t", [drive(1), drive(2)], written=2)
+    trace = recorded(tmp_path / "t", [drive(1), drive(2)], written=2)
     (tmp_path / "t" / "001" / "timing" / "c" / "0" / "0" / "0").write_bytes(b"damaged")
     u, x = drive(2)
     trace.dataset("001").write(Region(slice(0, 2), 32, 40), u[:, 32:], x[:, 32:], timing=(1e9, 2.0))
@@ -99,7 +71,7 @@ def test_times_that_were_given_up_understate_nothing(tmp_path: Path) -> None:
 
 
 def test_lost_times_understate_nothing(tmp_path: Path) -> None:
-    store(tmp_path / "t", [drive(1), drive(2)], written=2)
+    recorded(tmp_path / "t", [drive(1), drive(2)], written=2)
     (tmp_path / "t" / "001" / "timing" / "c" / "0" / "0" / "0").unlink()
     about = describe(StateStore.open(tmp_path / "t"))
     assert [found["written_steps"] for found in about["datasets"].values()] == [40, None]
@@ -107,7 +79,7 @@ def test_lost_times_understate_nothing(tmp_path: Path) -> None:
 
 
 def test_a_recording_that_grows_is_described(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    trace = store(tmp_path / "t", [drive(1, steps=16)], written=1)
+    trace = recorded(tmp_path / "t", [drive(1, steps=16)], written=1)
     u, x = drive(2, steps=16)
     replace, seen = Path.replace, list[tuple[int, float]]()
 
@@ -127,7 +99,7 @@ def test_a_recording_that_grows_is_described(tmp_path: Path, monkeypatch: pytest
 
 def test_identical_traces(tmp_path: Path) -> None:
     batches = [drive(1), drive(2)]
-    found = compare(store(tmp_path / "a", batches), store(tmp_path / "b", batches[::-1], group=1))
+    found = compare(recorded(tmp_path / "a", batches), recorded(tmp_path / "b", batches[::-1], group=1))
     assert found.identical
     assert found.within_tolerance
     assert found.divergence is None
@@ -143,8 +115,8 @@ def test_differences_are_those_of_numpy(tmp_path: Path) -> None:
     other = x * 1.1 + 0.3 + 0.05 * drive(3)[1]
     other[:, :, 1] = x[:, :, 1]
     longer = np.concatenate([y, y], axis=1)
-    a = store(tmp_path / "a", [(u, x), (v, y), drive(7)], dtype="float64")
-    b = store(tmp_path / "b", [(np.concatenate([v, v], axis=1), longer), (u, other)], dtype="float64")
+    a = recorded(tmp_path / "a", [(u, x), (v, y), drive(7)], dtype="float64")
+    b = recorded(tmp_path / "b", [(np.concatenate([v, v], axis=1), longer), (u, other)], dtype="float64")
     ticks: list[tuple[str, int, int]] = []
     found = compare(a, b, tolerance=0.5, washout=5, progress=lambda *tick: ticks.append(tick))
     left = np.concatenate([x[:, 5:].reshape(-1, NODES), y[:, 5:].reshape(-1, NODES)])
@@ -179,14 +151,14 @@ def test_differences_are_those_of_numpy(tmp_path: Path) -> None:
 def test_repetitions_are_paired_in_their_order(tmp_path: Path) -> None:
     u = drive(1, sequences=1)[0]
     x = [drive(seed, sequences=1)[1] for seed in range(3)]
-    found = compare(store(tmp_path / "a", [(u, y) for y in x]), store(tmp_path / "b", [(u, x[0]), (u, x[1])]))
+    found = compare(recorded(tmp_path / "a", [(u, y) for y in x]), recorded(tmp_path / "b", [(u, x[0]), (u, x[1])]))
     assert found.identical
     assert (len(found.pairs), found.alone_a) == (2, 1)
 
 
 def test_lost_inputs_are_no_shorter_recording(tmp_path: Path) -> None:
     batch = drive(1)
-    a, b = store(tmp_path / "a", [batch]), store(tmp_path / "b", [batch])
+    a, b = recorded(tmp_path / "a", [batch]), recorded(tmp_path / "b", [batch])
     (tmp_path / "b/000/inputs/c/0/2/0").unlink()
     for pair in ((a, b), (b, a)):
         with pytest.raises(ConfigurationError, match=r"b: inputs of 000, steps 32 to 39 of sequence 0: they were writ"):
@@ -194,7 +166,7 @@ def test_lost_inputs_are_no_shorter_recording(tmp_path: Path) -> None:
 
 
 def test_a_recording_that_a_fault_ended_says_so(tmp_path: Path) -> None:
-    trace = store(tmp_path / "t", [drive(1)])
+    trace = recorded(tmp_path / "t", [drive(1)])
     assert dict(facts(describe(trace)))["state"] == "complete"
     trace.close_segment([{"status": "failed: DeviceFault: laser off", "seam": None}], complete=True)
     about = describe(StateStore.open(tmp_path / "t"))
@@ -209,8 +181,8 @@ def test_nodes_that_are_not_finite_are_named(tmp_path: Path, value: float, where
     x[:, :, 3] = 0.1
     broken = x.copy()
     broken[1, 7, 2] = value
-    a = store(tmp_path / "a", [(u, x if where == "b" else broken)])
-    found = compare(a, store(tmp_path / "b", [(u, x if where == "a" else broken)]), tolerance=0.1)
+    a = recorded(tmp_path / "a", [(u, x if where == "b" else broken)])
+    found = compare(a, recorded(tmp_path / "b", [(u, x if where == "a" else broken)]), tolerance=0.1)
     assert found.not_finite == [2]
     assert not found.identical
     assert not found.within_tolerance
@@ -230,30 +202,30 @@ def test_constant_nodes(tmp_path: Path) -> None:
     x[:, :, 2] = 0.1
     other = x.copy()
     other[:, :, 2] += 0.2
-    found = compare(store(tmp_path / "a", [(u, x)]), store(tmp_path / "b", [(u, other)]))
+    found = compare(recorded(tmp_path / "a", [(u, x)]), recorded(tmp_path / "b", [(u, other)]))
     assert np.isnan(found.consistency[2])
     together = np.sqrt(np.mean([x[:, :, i].var() if i != 2 else 0 for i in range(NODES)]))
     assert found.nrmse[2] == pytest.approx(0.2 / together, rel=1e-5)
     assert "1 nodes are constant" in dict(found.facts())["consistency"]
     assert found.as_dict()["nodes"][2]["consistency"] is None
     dead = np.zeros_like(x)
-    found = compare(store(tmp_path / "c", [(u, dead)]), store(tmp_path / "d", [(u, dead + 1)]))
+    found = compare(recorded(tmp_path / "c", [(u, dead)]), recorded(tmp_path / "d", [(u, dead + 1)]))
     np.testing.assert_allclose(found.nrmse, 1)
     assert dict(found.facts())["consistency"] == "no node moves in both"
 
 
 def test_unfinished_traces_and_measured_inputs(tmp_path: Path) -> None:
     u, x = drive(1)
-    a = store(tmp_path / "a", [(u, x)])
-    found = compare(a, store(tmp_path / "b", [(u, x)], written=2))
+    a = recorded(tmp_path / "a", [(u, x)])
+    found = compare(a, recorded(tmp_path / "b", [(u, x)], written=2))
     assert found.identical
     assert found.steps == 64
-    measured = store(tmp_path / "c", [(u + 1e-3, x)])
+    measured = recorded(tmp_path / "c", [(u + 1e-3, x)])
     with pytest.raises(ConfigurationError, match="--input-tolerance"):
         compare(a, measured)
     assert compare(a, measured, input_tolerance=2e-3).identical
     with pytest.raises(ConfigurationError, match=r"has 4 nodes, .* has 3"):
-        compare(a, store(tmp_path / "d", [drive(1, nodes=3)]))
+        compare(a, recorded(tmp_path / "d", [drive(1, nodes=3)]))
     with pytest.raises(ConfigurationError, match="washout 40"):
         compare(a, a, washout=40)
 
@@ -263,7 +235,7 @@ def test_unfinished_traces_and_measured_inputs(tmp_path: Path) -> None:
 def test_the_picture(tmp_path: Path, nodes: int, inputs: int) -> None:
     u, x = drive(1, nodes=nodes)
     x[:, :, -1] = 1.0
-    trace = store(tmp_path / "t", [(np.repeat(u, inputs, axis=2), x)])
+    trace = recorded(tmp_path / "t", [(np.repeat(u, inputs, axis=2), x)])
     figure = plot(trace, sequence=1, start=3, steps=20)
     assert figure.get_suptitle().startswith("lab film (hardware)")  # pyright: ignore[reportAttributeAccessIssue]
     figure.savefig(tmp_path / "t.png")
@@ -277,7 +249,7 @@ def test_the_picture(tmp_path: Path, nodes: int, inputs: int) -> None:
 def test_the_picture_shows_which_delay_a_node_holds(tmp_path: Path) -> None:
     u = drive(1, sequences=1, steps=200)[0]
     x = np.stack([np.roll(u[..., 0], k, axis=1) for k in range(NODES)], axis=-1)
-    figure = plot(store(tmp_path / "t", [(u, x)]))
+    figure = plot(recorded(tmp_path / "t", [(u, x)]))
     memory = next(
         axes.images[0] for axes in figure.axes if axes.get_title() == "What each node has of u(t - k)"
     ).get_array()

@@ -41,7 +41,7 @@ from reservoir_hw.emulators.scpi.messages import (
     definite_block,
 )
 from reservoir_hw.emulators.scpi.tree import command, constant, limit, query, reading, setting
-from reservoir_hw.emulators.tektronix.oscilloscope import (
+from reservoir_hw.emulators.tektronix.language import (
     DIVISION_CODES,
     HIGHEST_RATE_HZ,
     LONGEST_RECORD,

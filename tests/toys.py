@@ -9,6 +9,7 @@ import numpy as np
 
 from reservoir_hw.core.errors import DeviceFault
 from reservoir_hw.core.reservoir import Reservoir
+from reservoir_hw.core.seeds import step_noise
 from reservoir_hw.core.spec import Identity, ReservoirSpec
 
 TOY = Identity(vendor="tests", model="toy", simulated=True)
@@ -17,11 +18,12 @@ TOY = Identity(vendor="tests", model="toy", simulated=True)
 class Toy(Reservoir):
     """x <- x/2 + u: the state is known in closed form. Records what reaches it."""
 
-    def __init__(self, fails_at: int | None = None, **declared: Any) -> None:
+    def __init__(self, noise: float = 0.0, fails_at: int | None = None, **declared: Any) -> None:
         known = {name: declared.pop(name) for name in ("reset", "resource", "out_of_range") if name in declared}
         super().__init__(
             ReservoirSpec(**{"inputs": 2, "nodes": 2, "dtype": "float64", "identity": TOY, **declared}), **known
         )
+        self.noise = noise
         self.fails_at = fails_at
         self.driven: list[np.ndarray] = []
         self.resets: list[int] = []
@@ -42,6 +44,9 @@ class Toy(Reservoir):
             if self.fails_at is not None and t == self.fails_at:
                 raise DeviceFault(f"toy fault at step {t}", steps_done=t, states=states[:, :t])
             self.x = self.x / 2 + u[:, t]
+            for b in range(len(u)):
+                if self.noise:
+                    self.x[b] += self.noise * step_noise(1, b, int(self.t[b]), 1, 2)[0]
             self.t += 1
             states[:, t] = self.x
         return states

@@ -505,7 +505,6 @@ def test_weights_lie_in_the_file_once_and_graphs_are_plain_onnx(stack: ExitStack
     header = 8 + int.from_bytes(file.read_bytes()[:8], "little")
     assert file.stat().st_size - header == 4 * (parameters + extra)
     assert header % 64 == 0
-    # Graphs are plain ONNX.
     for path in sorted((tmp_path / "m" / "graphs").glob("*.onnx")):
         onnx.checker.check_model(str(path), full_check=True)
         loaded = onnx.load(str(path))
